@@ -1,0 +1,422 @@
+//! What became of a run, from its directory alone, in any process, after any crash.
+//!
+//! ```text
+//! record damaged or newer ------------------------> Unreadable (not dead, not alive: unknown)
+//! record has an end ------------------------------> Ended
+//! record of another boot -------------------------> Ended (status unknown: reboot)
+//! lock held --------------------------------------> Running (ask the keeper)
+//! lock free, no record ---------------------------> NeverStarted (no gate was opened)
+//! lock free, record without an end ---------------> Orphaned (the keeper died): stop it from here
+//! ```
+//!
+//! Owns: this decision, and the stop of a run whose keeper is dead, by the same ladder and the same
+//! cohort code the keeper uses. Never reads a damaged record as "nothing there".
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::cohort::{self, Cohort, Role};
+use crate::connection::{Connection, ConnectionError};
+use crate::containment::{Leaf, LeafId, LeafRemoved, Reopened};
+use crate::control::Status;
+use crate::exit::{ExitStatus, UnknownStatus};
+use crate::identity::{Liveness, Process};
+use crate::ladder::{Ladder, Rung};
+use crate::proof::{Proof, Survivor};
+use crate::record::{
+    Cause, End, Fact, History, Lock, Lost, ReadError, Record, RunDir, Started, Verdict, unix_ms,
+};
+use crate::spec::OnExit;
+use crate::sys;
+
+/// How long a keeper that holds its lock may take to open its socket, or to let go of the lock.
+const KEEPER_BOUND: Duration = Duration::from_secs(5);
+/// Pause between two looks at a keeper that is coming or going.
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// How long whoever collects orphans may take before the leader's status is called unknown.
+const STATUS_BOUND: Duration = Duration::from_secs(2);
+/// The longest sleep while a stop is under way without a keeper's loop around it.
+const WATCH_PAUSE: Duration = Duration::from_millis(5);
+
+/// What became of a run.
+#[derive(Debug)]
+pub enum Adopted {
+    /// Its keeper lives, and this is a connection to it.
+    Running {
+        /// The connection.
+        connection: Connection,
+        /// What the keeper said first.
+        status: Box<Status>,
+    },
+    /// It has ended.
+    Ended(Box<End>),
+    /// No instruction of its program ever ran, nor will.
+    NeverStarted,
+    /// Its keeper died. What it kept may live on.
+    Orphaned(Box<Orphan>),
+    /// Its record cannot be read: unknown, and to be treated as alive.
+    Unreadable(ReadError),
+}
+
+/// Finds out what became of the run in this directory.
+///
+/// ```standalone_crate
+/// # use std::time::Duration;
+/// # use kennel_process::{RunId, Spec, start};
+/// use kennel_process::{Adopted, adopt};
+/// # fn main() -> std::process::ExitCode {
+/// #     if let Some(code) = kennel_process::keeper::enter() { return code; }
+/// #     let dir = std::env::temp_dir().join(format!("kennel-adopt-{}", std::process::id()));
+/// #     let spec = Spec::new(RunId::new("example").unwrap(), "sleep").arg("60");
+/// #     drop(start(&spec, &dir).unwrap());
+/// // Another process started this run; all we have is its directory.
+/// match adopt(&dir).unwrap() {
+///     Adopted::Running { mut connection, status } => {
+///         println!("leader {}", status.started.leader.pid);
+///         connection.stop(Some(Duration::from_secs(5))).unwrap();
+///         println!("{:?}", connection.wait_end(Duration::from_secs(30)).unwrap());
+///     }
+///     Adopted::Ended(end) => println!("{}", end.status),
+///     Adopted::NeverStarted => println!("no instruction of it ran"),
+///     Adopted::Orphaned(mut orphan) => println!("{:?}", orphan.kill().unwrap()),
+///     Adopted::Unreadable(why) => println!("unknown: {why}"),
+/// }
+/// #     std::fs::remove_dir_all(&dir).unwrap();
+/// #     std::process::ExitCode::SUCCESS
+/// # }
+/// ```
+pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
+    let dir = RunDir::new(dir);
+    let deadline = Instant::now() + KEEPER_BOUND;
+    loop {
+        if let Some(ended) = ended_already(&dir)? {
+            return Ok(ended);
+        }
+        if let Some(lock) = take_lock(&dir)? {
+            return without_keeper(dir, lock);
+        }
+        match connect(&dir) {
+            Ok((connection, status)) => {
+                return Ok(Adopted::Running { connection, status: Box::new(status) });
+            }
+            Err(e) if Instant::now() >= deadline => return Err(AdoptError::KeeperSilent(e)),
+            // It is just coming or just going: its socket and its lock are not one.
+            Err(_) => std::thread::sleep(LOOK_PAUSE),
+        }
+    }
+}
+
+/// What the record alone can tell for good.
+fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
+    let history = match History::read(dir) {
+        Ok(Some(history)) => history,
+        Ok(None) => return Ok(None),
+        Err(e) => return Ok(Some(Adopted::Unreadable(e))),
+    };
+    if let Some(end) = history.end() {
+        return Ok(Some(Adopted::Ended(Box::new(end.clone()))));
+    }
+    let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
+    let started = history.started();
+    let reboot = started.and_then(|s| Proof::by_reboot(&s.leader, &boot));
+    Ok(reboot.map(|proof| {
+        // A status the keeper recorded before the machine went down is still the true one.
+        let status = history.exit().unwrap_or(proof.leader());
+        let cause = cause_of(&history, Cause::Lost);
+        Adopted::Ended(Box::new(end(cause, status, Verdict::Dead(proof))))
+    }))
+}
+
+fn take_lock(dir: &RunDir) -> Result<Option<Lock>, AdoptError> {
+    match dir.lock_existing() {
+        // A directory without a lock file was made for a keeper that never came. Making the file here
+        // keeps one that still comes from starting.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && dir.path().is_dir() => {
+            dir.lock().map_err(AdoptError::System)
+        }
+        other => other.map_err(AdoptError::System),
+    }
+}
+
+fn connect(dir: &RunDir) -> Result<(Connection, Status), ConnectionError> {
+    let mut connection = Connection::open(dir.path())?;
+    let status = connection.status()?;
+    Ok((connection, status))
+}
+
+/// The lock is ours, so no keeper lives, and none can start.
+fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
+    // The keeper may have written the end between our first look and its last breath.
+    if let Some(ended) = ended_already(&dir)? {
+        return Ok(ended);
+    }
+    let history = match History::read(&dir) {
+        Ok(Some(history)) => history,
+        Ok(None) => {
+            remove_unused_leaf(&lock)?;
+            refuse_later_start(&dir)?;
+            return Ok(Adopted::NeverStarted);
+        }
+        Err(e) => return Ok(Adopted::Unreadable(e)),
+    };
+    let Some(started) = history.started().cloned() else {
+        return Err(AdoptError::System(io::Error::other("a record without a start")));
+    };
+    let leader = started.leader.reopen().map_err(AdoptError::System)?;
+    Ok(Adopted::Orphaned(Box::new(Orphan { dir, _lock: lock, history, started, leader })))
+}
+
+/// A keeper that was told to start late must not do so after we said that nothing started.
+fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
+    let path = dir.join(crate::record::NEVER_STARTED_FILE);
+    std::fs::write(path, b"").map_err(AdoptError::System)
+}
+
+/// The leaf of a start that did not get as far as its record. Whoever is in it is the child that waits
+/// at a gate nobody can open any more.
+fn remove_unused_leaf(lock: &Lock) -> Result<(), AdoptError> {
+    let Some(leaf) = lock.read_note().and_then(|note| note.leaf) else {
+        return Ok(());
+    };
+    let deadline = Instant::now() + KEEPER_BOUND;
+    let Reopened::Leaf(leaf) = Leaf::reopen(&leaf).map_err(AdoptError::System)? else {
+        return Ok(());
+    };
+    loop {
+        leaf.kill_all().map_err(AdoptError::System)?;
+        match leaf.remove().map_err(AdoptError::System)? {
+            crate::containment::Removal::Removed(_) => return Ok(()),
+            crate::containment::Removal::Busy if Instant::now() >= deadline => {
+                return Err(AdoptError::System(io::Error::other("its cgroup cannot be removed")));
+            }
+            crate::containment::Removal::Busy => std::thread::sleep(LOOK_PAUSE),
+        }
+    }
+}
+
+/// A run whose keeper died. While this is held, nobody else can take the run over.
+#[derive(Debug)]
+pub struct Orphan {
+    dir: RunDir,
+    _lock: Lock,
+    history: History,
+    started: Started,
+    leader: Option<Process>,
+}
+
+/// What came of stopping an orphan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Swept {
+    /// It is over: dead with proof, or lost with the reason. Recorded.
+    Ended(Box<End>),
+    /// The bound has passed and these are left. Stop it again to go on trying.
+    Stuck {
+        /// The first of them.
+        survivors: Vec<Survivor>,
+        /// How many.
+        count: u64,
+    },
+}
+
+impl Orphan {
+    /// What was recorded before the run started.
+    #[must_use]
+    pub fn started(&self) -> &Started {
+        &self.started
+    }
+
+    /// Whether its leader lives.
+    #[must_use]
+    pub fn leader(&self) -> Liveness {
+        self.started.leader.find()
+    }
+
+    /// Gives a leader held open since the start: it still knows the status after somebody else has
+    /// collected the leader.
+    pub fn know_leader(&mut self, leader: Process) {
+        if leader.identity() == &self.started.leader && self.leader.is_none() {
+            self.leader = Some(leader);
+        }
+    }
+
+    /// Asks what is left of the run to end, and forces it after `grace`.
+    pub fn stop(&mut self, cause: Cause, grace: Duration) -> Result<Swept, AdoptError> {
+        self.sweep(cause, grace).map_err(AdoptError::System)
+    }
+
+    /// Forces what is left of the run to end now.
+    pub fn kill(&mut self) -> Result<Swept, AdoptError> {
+        self.stop(Cause::Lost, Duration::ZERO)
+    }
+
+    fn sweep(&mut self, cause: Cause, grace: Duration) -> io::Result<Swept> {
+        let (leaf, gone) = match &self.started.leaf {
+            None => (None, None),
+            Some(id) => match Leaf::reopen(id)? {
+                Reopened::Leaf(leaf) => (Some(leaf), None),
+                Reopened::Gone(removed) => (None, Some((id.clone(), removed))),
+            },
+        };
+        let containment = self.started.containment;
+        let mut cohort = Cohort::new(containment, Role::Adopter, self.leader.take(), leaf);
+        let swept = climb(&mut cohort, self.started.ask, grace, gone.is_some());
+        let swept = swept.and_then(|s| self.conclude(&mut cohort, cause, gone, s));
+        self.leader = cohort.into_leader();
+        swept
+    }
+
+    fn conclude(
+        &mut self,
+        cohort: &mut Cohort,
+        cause: Cause,
+        gone: Option<(LeafId, LeafRemoved)>,
+        climbed: Climbed,
+    ) -> io::Result<Swept> {
+        match climbed {
+            Climbed::Stuck => {
+                let (survivors, count) = cohort.survivors();
+                return Ok(Swept::Stuck { survivors, count });
+            }
+            Climbed::Empty => {}
+        }
+        let status = match self.history.exit() {
+            Some(status) => status,
+            None => await_status(cohort)?,
+        };
+        let removed = match gone {
+            Some(gone) => Some(gone),
+            None => cohort.remove_leaf()?,
+        };
+        let (suspects, _) = cohort::suspects(&self.started.run);
+        let verdict = match removed {
+            Some((leaf, removed)) if suspects.is_empty() => {
+                let effort = cohort.effort_mut().clone();
+                Verdict::Dead(Proof::by_adopter(leaf, &removed, status, effort))
+            }
+            Some(_) => Verdict::Lost(Lost {
+                reason:
+                    "its keeper died, its cgroup is empty, and processes outside of it carry its \
+                         cookie"
+                        .to_owned(),
+                suspects,
+            }),
+            None => Verdict::Lost(Lost {
+                reason: format!(
+                    "its keeper died, and without a cgroup nobody else can tell whether all of its \
+                     descendants are gone (containment: {})",
+                    self.started.containment
+                ),
+                suspects,
+            }),
+        };
+        let end = end(cause_of(&self.history, cause), status, verdict);
+        let mut record = Record::reopen(&self.dir, &self.history)?;
+        record.append(&Fact::Ended(Box::new(end.clone())))?;
+        Ok(Swept::Ended(Box::new(end)))
+    }
+}
+
+enum Climbed {
+    Empty,
+    Stuck,
+}
+
+/// Climbs the ladder without a keeper's loop: nothing else wants our attention meanwhile.
+fn climb(
+    cohort: &mut Cohort,
+    ask: crate::Signal,
+    grace: Duration,
+    leaf_gone: bool,
+) -> io::Result<Climbed> {
+    let mut ladder = Ladder::new(OnExit::Sweep);
+    let begun = sys::boottime();
+    let seen = |cohort: &mut Cohort| -> io::Result<crate::ladder::Seen> {
+        let mut seen = cohort.see()?;
+        seen.others_gone |= leaf_gone && seen.leader_ended;
+        Ok(seen)
+    };
+    let first = seen(cohort)?;
+    let _ = ladder.request(begun, grace, first);
+    let mut forced_at = None;
+    loop {
+        let now_seen = seen(cohort)?;
+        let now = sys::boottime();
+        match ladder.next(now, now_seen) {
+            Rung::Ask => cohort.ask(ask)?,
+            Rung::Force { round } => {
+                forced_at.get_or_insert(now);
+                cohort.force(round)?;
+            }
+            Rung::Prove => {
+                let effort = cohort.effort_mut();
+                let forced_at = forced_at.unwrap_or(now);
+                effort.ask_us = (forced_at - begun).as_micros() as u64;
+                effort.force_us = (now - forced_at).as_micros() as u64;
+                return Ok(Climbed::Empty);
+            }
+            Rung::TellStuck => return Ok(Climbed::Stuck),
+            Rung::Wait(until) => {
+                let left = until.map_or(WATCH_PAUSE, |until| until.saturating_sub(now));
+                std::thread::sleep(left.min(WATCH_PAUSE));
+            }
+        }
+    }
+}
+
+/// The leader has ended; whoever collects it next (init, mostly) makes its status readable.
+fn await_status(cohort: &mut Cohort) -> io::Result<ExitStatus> {
+    let deadline = Instant::now() + STATUS_BOUND;
+    loop {
+        if let Some(status) = cohort.status_as_adopter()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            return Ok(ExitStatus::Unknown(UnknownStatus::KeeperLost));
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// The first cause is kept: a stop the keeper recorded, or the leader's own exit.
+fn cause_of(history: &History, otherwise: Cause) -> Cause {
+    match (history.stop_cause(), history.exit()) {
+        (Some(cause), _) => cause.clone(),
+        (None, Some(_)) => Cause::Exit,
+        (None, None) => otherwise,
+    }
+}
+
+fn end(cause: Cause, status: ExitStatus, verdict: Verdict) -> End {
+    End {
+        cause,
+        status,
+        verdict,
+        output: crate::OutputTotals::default(),
+        start_error: None,
+        at_ms: unix_ms(),
+    }
+}
+
+/// Why it cannot be said what became of a run. It is to be treated as alive.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// A keeper holds the lock and does not answer.
+    KeeperSilent(ConnectionError),
+    /// The system refused.
+    System(io::Error),
+}
+
+impl fmt::Display for AdoptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeeperSilent(e) => write!(f, "the keeper lives and does not answer: {e}"),
+            Self::System(e) => write!(f, "failed to find out what became of the run: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for AdoptError {}

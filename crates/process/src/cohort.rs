@@ -1,0 +1,530 @@
+//! A run's processes: observing them, asking them, forcing them, and gathering the evidence.
+//!
+//! Owns: every signal that goes to a cohort. A victim is chosen only by what the kernel says of
+//! membership through a held descriptor: a child of ours, a member of the run's cgroup, a descendant of
+//! a held and living process, the group of a held leader. Never by a name, a path, a command line, a
+//! cookie or a number from a file.
+//!
+//! The same code serves the keeper, which is the cohort's parent, and whoever takes over from a keeper
+//! that has died ([`Role`]).
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::containment::{Containment, Leaf, LeafId, LeafRemoved, Removal};
+use crate::exit::{ExitStatus, UnknownStatus};
+use crate::identity::{Identity, Process};
+use crate::ladder::Seen;
+use crate::proof::{Effort, Proof, SessionEmpty, Survivor, SurvivorReason, Suspect};
+use crate::spec::RunId;
+use crate::sys::pidfd::GroupSignal;
+use crate::sys::wait::{self, AnyChild, ChildState};
+use crate::sys::{self, Pid, Pidfd, proc};
+use crate::{Signal, record};
+
+/// The most processes one walk follows. A fork storm beyond it is finished by the next round.
+const MAX_WALK: usize = 100_000;
+/// How deep one walk goes, which is also how many descriptors it needs. What is deeper moves up when
+/// its parents are gone, and is found by the next round.
+pub(crate) const MAX_DEPTH: usize = 200;
+/// Collecting zombies one by one is repeated at most this part of the time.
+const REAP_DUTY: u32 = 2;
+
+/// Who is looking at the cohort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Its parent: statuses and orphans come to us.
+    Owner,
+    /// Somebody else, after the owner died.
+    Adopter,
+}
+
+/// A run's processes.
+#[derive(Debug)]
+pub(crate) struct Cohort {
+    containment: Containment,
+    role: Role,
+    leader: Option<Process>,
+    leader_collected: bool,
+    leaf: Option<Leaf>,
+    effort: Effort,
+    /// Zombies are not collected again before this time, see [`reap_others`](Self::reap_others).
+    reap_after: Duration,
+}
+
+/// What came of an attempt to prove death.
+pub(crate) enum Attempt {
+    Proven(Proof),
+    NotYet,
+}
+
+impl Cohort {
+    pub(crate) fn new(
+        containment: Containment,
+        role: Role,
+        leader: Option<Process>,
+        leaf: Option<Leaf>,
+    ) -> Self {
+        Self {
+            containment,
+            role,
+            leader,
+            leader_collected: false,
+            leaf,
+            effort: Effort::default(),
+            reap_after: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn leader(&self) -> Option<&Process> {
+        self.leader.as_ref()
+    }
+
+    pub(crate) fn into_leader(self) -> Option<Process> {
+        self.leader
+    }
+
+    pub(crate) fn effort_mut(&mut self) -> &mut Effort {
+        &mut self.effort
+    }
+
+    /// Ready with `POLLPRI` when the cgroup may have become empty.
+    pub(crate) fn cgroup_events(&self) -> Option<BorrowedFd<'_>> {
+        self.leaf.as_ref().map(Leaf::events_fd)
+    }
+
+    /// Looks at the cohort, cheaply while it lives.
+    pub(crate) fn see(&mut self) -> io::Result<Seen> {
+        let leader_ended = self.leader_ended()?;
+        // Who else is left matters only once the leader is not.
+        let others_gone = leader_ended && self.others_gone()?;
+        Ok(Seen { leader_ended, others_gone })
+    }
+
+    fn leader_ended(&self) -> io::Result<bool> {
+        match &self.leader {
+            Some(leader) if !self.leader_collected => leader.has_ended(),
+            Some(_) | None => Ok(true),
+        }
+    }
+
+    fn others_gone(&mut self) -> io::Result<bool> {
+        if let Some(leaf) = &self.leaf {
+            if leaf.populated()? {
+                return Ok(false);
+            }
+        }
+        match self.role {
+            Role::Owner => {
+                self.reap_others()?;
+                Ok(self.other_children()?.is_empty() && self.session_done()?)
+            }
+            Role::Adopter => Ok(self.leaf.is_some() || self.session_members()?.is_empty()),
+        }
+    }
+
+    /// Without a subreaper, only the session tells who is left.
+    fn session_done(&self) -> io::Result<bool> {
+        match self.containment {
+            Containment::Cgroup | Containment::Subreaper => Ok(true),
+            Containment::Group => Ok(self.session_members()?.is_empty()),
+        }
+    }
+
+    /// Passes any signal on to the leader.
+    pub(crate) fn signal_leader(&self, signal: Signal) -> io::Result<()> {
+        match &self.leader {
+            Some(leader) if !self.leader_collected => leader.signal(signal),
+            Some(_) | None => Err(io::Error::new(io::ErrorKind::NotFound, "the leader is gone")),
+        }
+    }
+
+    /// Sends the gentle signal: to the leader, then to the others in its group, each followed by
+    /// SIGCONT. One signal each: some agents take a second one as "now, without saving".
+    pub(crate) fn ask(&mut self, signal: Signal) -> io::Result<()> {
+        self.count_members();
+        self.effort.asked = Some(signal);
+        let Some(leader) = &self.leader else {
+            return Ok(());
+        };
+        gentle(leader, signal);
+        let group = leader.identity().pid;
+        self.visit(&mut |member| {
+            let in_group = proc::stat(member.pid()).is_ok_and(|s| s.pgrp == group);
+            if in_group && member.has_ended().is_ok_and(|ended| !ended) {
+                let _ = member.signal(signal.number());
+                let _ = member.signal(Signal::CONT.number());
+            }
+        });
+        Ok(())
+    }
+
+    /// One round of force. Errors of single steps are no reason to leave out the others; the proof
+    /// finds what is left, and the survivors' list says why.
+    pub(crate) fn force(&mut self, round: u32) -> io::Result<()> {
+        if self.effort.rounds == 0 {
+            self.count_members();
+        }
+        self.effort.rounds += 1;
+        if let Some(leaf) = &self.leaf {
+            leaf.kill_all()?;
+            self.effort.cgroup_kills += 1;
+        }
+        self.kill_group();
+        // The first write to cgroup.kill is nearly always enough; the walk is for what it misses.
+        if self.leaf.is_none() || round > 1 {
+            let mut kills = 0;
+            self.visit(&mut |member| kills += kill_one(member));
+            self.effort.process_kills += kills;
+        } else if self.role == Role::Owner {
+            // What moved itself out of the cgroup and lost its parent is our child by now.
+            for child in self.other_children()? {
+                self.effort.process_kills += Pidfd::open(child).map_or(0, |c| kill_one(&c));
+            }
+        }
+        match self.role {
+            Role::Owner => self.reap_others(),
+            Role::Adopter => Ok(()),
+        }
+    }
+
+    fn kill_group(&mut self) {
+        let Some(leader) = &self.leader else { return };
+        // The leader's number names its group only while nobody has collected it; a descriptor does
+        // so for ever, and finds nobody once the group is gone.
+        let sent = match (self.role, self.leader_collected) {
+            (Role::Owner, false) => leader.signal_group(Signal::KILL),
+            (Role::Owner, true) | (Role::Adopter, _) => {
+                leader.held().signal_group(Signal::KILL.number())
+            }
+        };
+        if matches!(sent, Ok(GroupSignal::Sent)) {
+            self.effort.group_kills += 1;
+        }
+    }
+
+    /// Shows every member that can be found now, held open and with its membership checked through
+    /// the hold; the leader itself only to an adopter, who has no unreaped child to speak of. One
+    /// after the other, so that a storm of thousands does not run us out of descriptors.
+    fn visit(&self, see: &mut dyn FnMut(&Pidfd)) {
+        let leader = self.leader.as_ref().filter(|_| !self.leader_collected);
+        let mut known: HashSet<Pid> = leader.map(|l| l.held().pid()).into_iter().collect();
+        if let (Role::Adopter, Some(leader)) = (self.role, leader) {
+            see(leader.held());
+        }
+        if let Some(leaf) = &self.leaf {
+            for pid in leaf.members().unwrap_or_default() {
+                let held = Pidfd::open(pid).ok().filter(|h| leaf.holds(h).unwrap_or(false));
+                if let Some(held) = held.filter(|h| known.insert(h.pid())) {
+                    see(&held);
+                }
+            }
+        }
+        if self.role == Role::Owner {
+            for child in self.other_children().unwrap_or_default() {
+                if let Some(held) = Pidfd::open(child).ok().filter(|_| known.insert(child)) {
+                    see(&held);
+                    visit_descendants(&held, &mut known, MAX_DEPTH, see);
+                }
+            }
+        }
+        if let Some(leader) = leader {
+            visit_descendants(leader.held(), &mut known, MAX_DEPTH, see);
+        }
+        for member in self.session_members().unwrap_or_default() {
+            if known.insert(member.pid()) {
+                see(&member);
+                visit_descendants(&member, &mut known, MAX_DEPTH, see);
+            }
+        }
+    }
+
+    /// Members of the leader's session, told by its number. Sound only while the leader itself, alive
+    /// or not collected, keeps the number: otherwise the list is empty.
+    fn session_members(&self) -> io::Result<Vec<Pidfd>> {
+        let Some(leader) = self.leader.as_ref().filter(|_| !self.leader_collected) else {
+            return Ok(Vec::new());
+        };
+        // With a cgroup or as living subreaper we know better ways.
+        let needed = self.leaf.is_none()
+            && (self.role == Role::Adopter || self.containment == Containment::Group);
+        if !needed {
+            return Ok(Vec::new());
+        }
+        let session = leader.identity().pid;
+        let listed = proc::all()?.into_iter().filter(|p| p.get() != session);
+        let members = hold_each(listed, |held| {
+            Ok(proc::stat(held.pid())?.session == session && !held.has_ended()?)
+        });
+        // Only if the leader still holds the number was it that session all the while.
+        match leader.held().signal(0) {
+            Ok(()) => Ok(members),
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(members),
+            Err(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn other_children(&self) -> io::Result<Vec<Pid>> {
+        let leader = self.leader.as_ref().map(|l| l.held().pid());
+        let mut children = proc::own_children()?;
+        children.retain(|c| Some(*c) != leader);
+        Ok(children)
+    }
+
+    /// Collects every ended child but the leader.
+    ///
+    /// While the leader lives the kernel names each ended child in turn. Once the leader itself is a
+    /// zombie the kernel would name it for ever, so the list of children is gone through instead; that
+    /// costs time in proportion to all children, so it is done at most half of the time.
+    pub(crate) fn reap_others(&mut self) -> io::Result<()> {
+        let leader = self.leader.as_ref().map(|l| l.held().pid());
+        loop {
+            match wait::any()? {
+                AnyChild::Ended(pid) if Some(pid) != leader => {
+                    wait::reap_pid(pid)?;
+                }
+                AnyChild::Ended(_) => break,
+                AnyChild::Alive | AnyChild::None => return Ok(()),
+            }
+        }
+        let begun = sys::boottime();
+        if begun < self.reap_after {
+            return Ok(());
+        }
+        for child in self.other_children()? {
+            wait::reap_pid(child)?;
+        }
+        let now = sys::boottime();
+        self.reap_after = now + (now - begun) * (REAP_DUTY - 1);
+        Ok(())
+    }
+
+    /// When collecting zombies was put off, until when.
+    pub(crate) fn reap_due(&self, now: Duration) -> Option<Duration> {
+        (self.reap_after > now).then_some(self.reap_after)
+    }
+
+    /// The leader's status without collecting it; `None` while it lives or where nobody can know.
+    pub(crate) fn peek_status(&self) -> io::Result<Option<ExitStatus>> {
+        let Some(leader) = &self.leader else {
+            return Ok(None);
+        };
+        match wait::state_of(leader.held())? {
+            ChildState::Ended(status) => Ok(Some(status.into())),
+            ChildState::Alive => Ok(None),
+            ChildState::NotOurChild => {
+                let word = leader.held().info().and_then(|i| i.exit);
+                Ok(word.map(ExitStatus::from_wait_word))
+            }
+        }
+    }
+
+    /// The owner's last step: collect the leader, and gather the evidence. The leader's status was
+    /// peeked at and recorded before.
+    pub(crate) fn prove(&mut self, status: ExitStatus) -> io::Result<Attempt> {
+        // While the leader's number is still its own.
+        let session = match self.containment {
+            Containment::Group if !self.session_members()?.is_empty() => {
+                return Ok(Attempt::NotYet);
+            }
+            Containment::Group => Some(SessionEmpty(())),
+            Containment::Cgroup | Containment::Subreaper => None,
+        };
+        if let (Some(leader), false) = (&self.leader, self.leader_collected) {
+            wait::reap(leader.held())?;
+            self.leader_collected = true;
+        }
+        crate::failpoint::failpoint("prove.collected")?;
+        let Some(no_children) = wait::no_children()? else {
+            return Ok(Attempt::NotYet);
+        };
+        let effort = self.effort.clone();
+        Ok(Attempt::Proven(match (&self.leaf, session) {
+            (Some(leaf), _) => match leaf.remove()? {
+                Removal::Busy => return Ok(Attempt::NotYet),
+                Removal::Removed(removed) => {
+                    Proof::by_cgroup(leaf.id().clone(), &removed, &no_children, status, effort)
+                }
+            },
+            (None, Some(session)) => Proof::by_group(&no_children, &session, status, effort),
+            (None, None) => Proof::by_subreaper(&no_children, status, effort),
+        }))
+    }
+
+    /// The adopter's last step, with a cgroup: the leader has ended, and nobody is in the leaf.
+    pub(crate) fn remove_leaf(&mut self) -> io::Result<Option<(LeafId, LeafRemoved)>> {
+        let Some(leaf) = self.leaf.as_ref() else {
+            return Ok(None);
+        };
+        if !self.leader_ended()? || leaf.populated()? {
+            return Ok(None);
+        }
+        match leaf.remove()? {
+            Removal::Busy => Ok(None),
+            Removal::Removed(removed) => Ok(Some((leaf.id().clone(), removed))),
+        }
+    }
+
+    /// What is the leader's status if the keeper did not record it? Bounded by the caller: the one who
+    /// collects orphans (init, usually) may need a moment.
+    pub(crate) fn status_as_adopter(&mut self) -> io::Result<Option<ExitStatus>> {
+        let Some(leader) = &self.leader else {
+            return Ok(Some(ExitStatus::Unknown(UnknownStatus::KeeperLost)));
+        };
+        // It may have become our own child, if we are a subreaper above the keeper.
+        match wait::reap(leader.held())? {
+            ChildState::Ended(status) => Ok(Some(status.into())),
+            ChildState::Alive => Ok(None),
+            ChildState::NotOurChild => {
+                Ok(leader.held().info().and_then(|i| i.exit).map(ExitStatus::from_wait_word))
+            }
+        }
+    }
+
+    fn visible_members(&self) -> usize {
+        let mut members = 0;
+        self.visit(&mut |_| members += 1);
+        members
+    }
+
+    fn count_members(&mut self) {
+        let listed = match &self.leaf {
+            Some(leaf) => leaf.members().map_or(0, |m| m.len()),
+            None => self.visible_members() + usize::from(self.role == Role::Owner),
+        };
+        self.effort.processes = self.effort.processes.max(listed as u32);
+    }
+
+    /// Who is left and why, at most [`record::MAX_LISTED`] of them, with the full number.
+    pub(crate) fn survivors(&self) -> (Vec<Survivor>, u64) {
+        let mut listed = Vec::new();
+        let mut count = 0;
+        let mut add = |held: &Pidfd| {
+            if let Some(survivor) = describe(held) {
+                count += 1;
+                if listed.len() < record::MAX_LISTED {
+                    listed.push(survivor);
+                }
+            }
+        };
+        if let (Role::Owner, Some(leader), false) = (self.role, &self.leader, self.leader_collected)
+        {
+            add(leader.held());
+        }
+        self.visit(&mut add);
+        (listed, count)
+    }
+}
+
+fn kill_one(member: &Pidfd) -> u32 {
+    u32::from(member.signal(Signal::KILL.number()).is_ok())
+}
+
+fn gentle(process: &Process, signal: Signal) {
+    // A process that is gone needs no asking.
+    let _ = process.signal(signal);
+    // A stopped process would keep the signal pending for ever.
+    let _ = process.signal(Signal::CONT);
+}
+
+/// Opens each listed number and keeps those the check, made through the hold, accepts.
+fn hold_each(
+    listed: impl IntoIterator<Item = Pid>,
+    accept: impl Fn(&Pidfd) -> io::Result<bool>,
+) -> Vec<Pidfd> {
+    let held = listed.into_iter().filter_map(|pid| Pidfd::open(pid).ok());
+    held.filter(|h| accept(h).unwrap_or(false)).collect()
+}
+
+/// Shows everybody below this process who can be found now, held open, parents before children. Each
+/// was a child of a held process that had not been collected when its children were read, so descent is
+/// certain; that the list is complete is not.
+pub(crate) fn visit_descendants(
+    parent: &Pidfd,
+    known: &mut HashSet<Pid>,
+    depth: usize,
+    see: &mut dyn FnMut(&Pidfd),
+) {
+    if depth == 0 || known.len() > MAX_WALK {
+        return;
+    }
+    for pid in proc::children(parent.pid()).unwrap_or_default() {
+        let Ok(child) = Pidfd::open(pid) else {
+            continue;
+        };
+        let is_child = proc::stat(pid).is_ok_and(|s| s.ppid == parent.pid().get());
+        // The stat was the held child's only if its number was not freed meanwhile, and the number
+        // in it the held parent's only if that was not collected.
+        let certain =
+            child.signal(0).is_ok_or_permission() && parent.signal(0).is_ok_or_permission();
+        if is_child && certain && known.insert(pid) {
+            see(&child);
+            visit_descendants(&child, known, depth - 1, see);
+        }
+    }
+}
+
+/// `EPERM` of a probe means: it is there, and somebody else's.
+trait Probe {
+    fn is_ok_or_permission(self) -> bool;
+}
+
+impl Probe for io::Result<()> {
+    fn is_ok_or_permission(self) -> bool {
+        match self {
+            Ok(()) => true,
+            Err(e) => e.raw_os_error() == Some(libc::EPERM),
+        }
+    }
+}
+
+/// Explains one process that is left. `None` if it has gone after all.
+pub(crate) fn describe(held: &Pidfd) -> Option<Survivor> {
+    let identity = Identity::of(held).ok()?;
+    let stat = proc::stat(held.pid()).ok()?;
+    let status = proc::status(held.pid()).unwrap_or_default();
+    let ended = held.has_ended().ok()?;
+    if ended && status.tracer.is_none() {
+        return None;
+    }
+    let refused = held.signal(0).is_err_and(|e| e.raw_os_error() == Some(libc::EPERM));
+    let reason = if ended {
+        SurvivorReason::HeldByTracer
+    } else if refused {
+        SurvivorReason::NotPermitted
+    } else if stat.state == 'D' {
+        SurvivorReason::Uninterruptible
+    } else {
+        SurvivorReason::StillExiting
+    };
+    Some(Survivor {
+        identity,
+        comm: stat.comm,
+        state: stat.state,
+        uid: status.uid,
+        tracer: status.tracer,
+        wait_channel: proc::wait_channel(held.pid()),
+        reason,
+    })
+}
+
+/// Processes anywhere that carry the run's cookie. To be reported, never signalled: the cookie is
+/// inherited by whatever a user starts later from a server that began in the run.
+pub(crate) fn suspects(run: &RunId) -> (Vec<Suspect>, u64) {
+    let cookie = run.cookie();
+    let carries = |held: &Pidfd| {
+        Ok(!held.has_ended()? && proc::environment_has(held.pid(), cookie.as_bytes())?)
+    };
+    let held = hold_each(proc::all().unwrap_or_default(), carries);
+    let all: Vec<Suspect> = held
+        .iter()
+        .filter_map(|h| {
+            let identity = Identity::of(h).ok()?;
+            Some(Suspect { identity, comm: proc::stat(h.pid()).ok()?.comm })
+        })
+        .collect();
+    let count = all.len() as u64;
+    (all.into_iter().take(record::MAX_LISTED).collect(), count)
+}

@@ -1,0 +1,264 @@
+//! What holds a cohort together: a cgroup leaf where one can be had, a subreaper, or a group alone.
+//!
+//! Owns: the three grades and the cgroup leaf of a run (made, killed, listed, removed). Found out by
+//! doing, never by version. Never touches a leaf whose inode is not the one it made or recorded.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::RunId;
+use crate::sys::{Pid, Pidfd, proc};
+
+/// What holds a cohort together, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Containment {
+    /// A cgroup v2 leaf and a subreaper. Nothing that forks, starts a session or changes its user
+    /// gets away; what moves itself out of the leaf is still a descendant.
+    Cgroup,
+    /// A subreaper alone. Every descendant is found, as long as the keeper lives.
+    Subreaper,
+    /// Session and process group alone: a process that starts a session of its own gets away.
+    Group,
+}
+
+impl fmt::Display for Containment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cgroup => "cgroup",
+            Self::Subreaper => "subreaper",
+            Self::Group => "group",
+        })
+    }
+}
+
+/// Where a run's leaf is and which one it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeafId {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its inode, which is the cgroup's id: a later leaf at the same path has another.
+    pub id: u64,
+}
+
+/// A run's cgroup leaf, held open.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    id: LeafId,
+    dir: File,
+    events: File,
+    kill: File,
+}
+
+/// Evidence that a leaf is gone. The kernel removes only a leaf without members.
+#[derive(Debug)]
+pub(crate) struct LeafRemoved(());
+
+/// What became of a recorded leaf.
+#[derive(Debug)]
+pub(crate) enum Reopened {
+    Leaf(Leaf),
+    Gone(LeafRemoved),
+}
+
+/// How an attempt to remove a leaf went.
+#[derive(Debug)]
+pub(crate) enum Removal {
+    Removed(LeafRemoved),
+    /// Somebody is still in it, or in a leaf below it.
+    Busy,
+}
+
+/// Leaves an agent may nest below ours before we call it hostile and report it.
+const MAX_NESTED_LEAVES: usize = 4096;
+
+/// Prefix of every leaf kennel makes.
+pub(crate) const LEAF_PREFIX: &str = "kennel-";
+
+impl Leaf {
+    /// Makes the leaf of a run below the cgroup we are in ourselves: the one place where placing a
+    /// child needs no rights but those over our own subtree.
+    pub(crate) fn create(run: &RunId) -> Result<Self, String> {
+        let parent = own_directory()?;
+        let path = parent.join(format!("{LEAF_PREFIX}{run}"));
+        fs::create_dir(&path).map_err(|e| failed("make", &path, &e))?;
+        let leaf = Self::open_at(path.clone()).map_err(|e| failed("use", &path, &e));
+        if leaf.is_err() {
+            let _ = fs::remove_dir(&path);
+        }
+        leaf
+    }
+
+    /// Opens a leaf again by what was recorded of it. One that is gone, or whose path is another's by
+    /// now, was removed, and only an empty one can be.
+    pub(crate) fn reopen(id: &LeafId) -> io::Result<Reopened> {
+        // The hierarchy itself must be there: on another mount "not found" would mean nothing.
+        id.path.parent().unwrap_or(Path::new("/")).metadata()?;
+        match Self::open_at(id.path.clone()) {
+            Ok(leaf) if leaf.id.id == id.id => Ok(Reopened::Leaf(leaf)),
+            Ok(_) => Ok(Reopened::Gone(LeafRemoved(()))),
+            Err(e) if gone(&e) => Ok(Reopened::Gone(LeafRemoved(()))),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn open_at(path: PathBuf) -> io::Result<Self> {
+        let dir = File::open(&path)?;
+        let id = dir.metadata()?.ino();
+        let events = File::open(path.join("cgroup.events"))?;
+        let kill = File::options().write(true).open(path.join("cgroup.kill"))?;
+        let leaf = Self { id: LeafId { path, id }, dir, events, kill };
+        leaf.populated()?;
+        Ok(leaf)
+    }
+
+    pub(crate) fn id(&self) -> &LeafId {
+        &self.id
+    }
+
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Becomes ready with `POLLPRI` when `populated` changes. The kernel limits how often it tells,
+    /// so this is a hint and never the only way to learn of it.
+    pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Whether anybody is in the leaf or below it. A leaf that was removed has nobody.
+    pub(crate) fn populated(&self) -> io::Result<bool> {
+        let mut buf = [0_u8; 256];
+        let n = match self.events.read_at(&mut buf, 0) {
+            Ok(n) => n,
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let text = String::from_utf8_lossy(&buf[..n]);
+        let value = text.lines().find_map(|l| l.strip_prefix("populated "));
+        match value {
+            Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(_) | None => Err(io::Error::other("cgroup.events does not say populated")),
+        }
+    }
+
+    /// SIGKILL to all members, whoever's they are. Neither complete nor a proof: a process whose main
+    /// thread has left is passed over.
+    pub(crate) fn kill_all(&self) -> io::Result<()> {
+        match (&self.kill).write_all(b"1") {
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The numbers listed in the leaf and below it now. A rumour: hold, then check with
+    /// [`holds`](Self::holds) before doing anything to one.
+    pub(crate) fn members(&self) -> io::Result<Vec<Pid>> {
+        let mut pids = Vec::new();
+        for path in self.subtree()? {
+            let text = match fs::read_to_string(path.join("cgroup.procs")) {
+                Ok(text) => text,
+                // Removed meanwhile, or a threaded leaf, whose processes its parent lists.
+                Err(e) if gone(&e) || e.raw_os_error() == Some(libc::EOPNOTSUPP) => continue,
+                Err(e) => return Err(e),
+            };
+            pids.extend(text.lines().filter_map(|l| Pid::new(l.parse().ok()?)));
+        }
+        Ok(pids)
+    }
+
+    /// True if this held process is a member now, asked of the kernel through the descriptor where
+    /// it can answer, else read by number with the descriptor checked afterwards.
+    pub(crate) fn holds(&self, process: &Pidfd) -> io::Result<bool> {
+        if let Some(cgroup) = process.info().and_then(|i| i.cgroup_id) {
+            if cgroup == self.id.id {
+                return Ok(true);
+            }
+            let below = self.subtree()?.into_iter().skip(1);
+            return Ok(below.into_iter().any(|p| fs::metadata(p).is_ok_and(|m| m.ino() == cgroup)));
+        }
+        let path = proc::cgroup_of(process.pid())?;
+        let inside = path.split('/').any(|part| Some(part) == self.name());
+        Ok(inside && !process.has_ended()?)
+    }
+
+    /// Removes the leaf with all leaves below it. `Busy` while it has members.
+    pub(crate) fn remove(&self) -> io::Result<Removal> {
+        match fs::metadata(&self.id.path) {
+            Ok(meta) if meta.ino() != self.id.id => return Ok(Removal::Removed(LeafRemoved(()))),
+            Err(e) if gone(&e) => return Ok(Removal::Removed(LeafRemoved(()))),
+            Ok(_) | Err(_) => {}
+        }
+        // The plain case first: no leaf below ours.
+        match fs::remove_dir(&self.id.path) {
+            Ok(()) => return Ok(Removal::Removed(LeafRemoved(()))),
+            Err(e) if gone(&e) => return Ok(Removal::Removed(LeafRemoved(()))),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(e),
+        }
+        let mut below = self.subtree()?;
+        while let Some(path) = below.pop() {
+            match fs::remove_dir(&path) {
+                Ok(()) => {}
+                Err(e) if gone(&e) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Ok(Removal::Busy),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Removal::Removed(LeafRemoved(())))
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.id.path.file_name()?.to_str()
+    }
+
+    /// The leaf and every leaf below it, parents before children.
+    fn subtree(&self) -> io::Result<Vec<PathBuf>> {
+        let mut all = vec![self.id.path.clone()];
+        let mut next = 0;
+        while let Some(path) = all.get(next).cloned() {
+            next += 1;
+            let entries = match fs::read_dir(&path) {
+                Ok(entries) => entries,
+                Err(e) if gone(&e) => continue,
+                Err(e) => return Err(e),
+            };
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    all.push(entry.path());
+                }
+            }
+            if all.len() > MAX_NESTED_LEAVES {
+                return Err(io::Error::other("too many cgroups below the run's own"));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The directory of the cgroup this process is in.
+fn own_directory() -> Result<PathBuf, String> {
+    let own = proc::own_cgroup().map_err(|e| format!("no cgroup v2: {e}"))?;
+    let mounts = proc::cgroup2_mounts().map_err(|e| format!("no list of mounts: {e}"))?;
+    let found = mounts.iter().find_map(|(root, point)| {
+        let inside = own.strip_prefix(root.trim_end_matches('/'))?;
+        Some(Path::new(point).join(inside.trim_start_matches('/')))
+    });
+    found.ok_or_else(|| "cgroup v2 is not mounted here".to_owned())
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> String {
+    format!("failed to {what} {}: {error}", path.display())
+}
+
+fn gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}

@@ -1,0 +1,459 @@
+//! The keeper: one small process per run, parent of the agent, owner until the end.
+//!
+//! Owns: the way from a spec to a running program (the gated exec), after which the loop in
+//! [`run_loop`] takes over. Single-threaded, no runtime, no child but the agent. It needs nobody: the
+//! process that started it may die at any instruction.
+//!
+//! ```text
+//! spec read -> directory locked -> cgroup leaf made -> leader forked, waits at its gate
+//!   -> record written and synced -> gate opened, exec -> told -> loop -> proof -> recorded -> gone
+//! ```
+
+mod clients;
+mod run_loop;
+mod streams;
+
+pub(crate) use clients::through;
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::cohort::{Cohort, Role};
+use crate::containment::{Containment, Leaf};
+use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Request, json_frame};
+use crate::exit::{ExitStatus, UnknownStatus};
+use crate::failpoint::failpoint;
+use crate::identity::{Identity, Process};
+use crate::proof::Proof;
+use crate::record::{
+    Cause, End, Fact, History, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir, StartFailure,
+    StartStage, Started, Verdict, unix_ms,
+};
+use crate::spec::{Environment, Spec, c_string};
+use crate::sys::fork::{self, Gated, Opened, Plan, Stage};
+use crate::sys::signals::SignalFd;
+use crate::sys::{self, wait};
+use streams::{Ends, Streams};
+
+/// The argument that makes an executable a keeper, see [`enter`].
+pub const KEEPER_ARG: &str = "keeper";
+
+/// How long a new keeper waits to be told what to run.
+const SPEC_BOUND: Duration = Duration::from_secs(10);
+/// How long an exec may take before the start is given up: longer than any disk, shorter than a person.
+const EXEC_BOUND: Duration = Duration::from_secs(30);
+/// How long a child that never became the program may take to leave.
+const LEAVE_BOUND: Duration = Duration::from_secs(5);
+/// The score asked of the kernel's memory killer; only root gets it.
+const OOM_SCORE: i32 = -900;
+
+/// Becomes a keeper if this process was started as one; otherwise does nothing.
+///
+/// Call it first in `main` of every program that calls [`start`](crate::start): a keeper is that very
+/// program, started again with [`KEEPER_ARG`] as its first argument.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     if let Some(code) = kennel_process::keeper::enter() {
+///         return code;
+///     }
+///     // The program's own work.
+///     std::process::ExitCode::SUCCESS
+/// }
+/// ```
+#[must_use]
+pub fn enter() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().as_deref() != Some(OsStr::new(KEEPER_ARG)) {
+        return None;
+    }
+    // A person who types `kennel keeper` has a terminal there, not a socket.
+    let dir = PathBuf::from(args.next()?);
+    if args.next().is_some() || !stdin_is_a_socket() {
+        return None;
+    }
+    Some(match become_keeper(&RunDir::new(&dir)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+fn stdin_is_a_socket() -> bool {
+    use rustix::fs::{FileType, fstat};
+    let mode = fstat(rustix::stdio::stdin()).map(|s| FileType::from_raw_mode(s.st_mode));
+    mode.is_ok_and(|m| m == FileType::Socket)
+}
+
+fn become_keeper(dir: &RunDir) -> io::Result<()> {
+    sys::fork::detach()?;
+    // Whoever started us must be able to unmount and remove what they were in.
+    rustix::process::chdir("/")?;
+    let mut starter = take_stdin()?;
+    let signals = SignalFd::block_all()?;
+    let (id, spec) = read_spec(&mut starter)?;
+    failpoint("start.spec")?;
+    match start(dir, &spec, signals) {
+        Ok((kept, leader)) => {
+            failpoint("start.opened")?;
+            tell_started(&starter, id, &kept, leader);
+            failpoint("start.told")?;
+            run_loop::keep(kept, starter)
+        }
+        Err(failure) => {
+            let reply = Answer::Reply { id, result: Ok(Reply::StartFailed(failure)) };
+            starter.write_all(&json_frame(&reply))
+        }
+    }
+}
+
+/// Takes the starter's socket out of descriptor 0, which becomes `/dev/null` like 1 and 2.
+fn take_stdin() -> io::Result<UnixStream> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn read_spec(starter: &mut UnixStream) -> io::Result<(u64, Spec)> {
+    starter.set_read_timeout(Some(SPEC_BOUND))?;
+    let mut header = [0_u8; HEADER_BYTES];
+    starter.read_exact(&mut header)?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    if length > MAX_SPEC_BYTES {
+        return Err(bad("the spec is too large"));
+    }
+    let mut payload = vec![0; length];
+    starter.read_exact(&mut payload)?;
+    let Ok(Frame::Json(json)) = Frame::from_parts(header[4], payload) else {
+        return Err(bad("the first frame is not a request"));
+    };
+    match serde_json::from_slice(&json)? {
+        Request { id, what: Do::Start(spec) } => Ok((id, *spec)),
+        Request { .. } => Err(bad("the first request is not a start")),
+    }
+}
+
+/// A run that has been started.
+pub(crate) struct Kept {
+    pub(crate) spec: Spec,
+    pub(crate) started: Started,
+    pub(crate) record: Record,
+    pub(crate) cohort: Cohort,
+    pub(crate) streams: Streams,
+    pub(crate) listener: clients::Listener,
+    pub(crate) signals: SignalFd,
+    /// Last, and so let go last: a free lock means that nothing of the keeper is left.
+    _lock: Lock,
+}
+
+/// The whole way from a spec to a running program. A failure at any point leaves no process, no cgroup
+/// and no open gate behind.
+fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd), StartFailure> {
+    let at = |stage: StartStage, path: String| move |e: io::Error| failure(stage, path, &e);
+    let here = dir.path().display().to_string();
+    spec.check().map_err(|e| StartFailure {
+        stage: StartStage::Spec,
+        path: spec.program.to_string_lossy().into_owned(),
+        errno: None,
+        message: e.to_string(),
+    })?;
+    let lock = dir.lock().map_err(at(StartStage::Directory, here.clone()))?;
+    let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "another keeper holds its lock");
+    let lock = lock.ok_or_else(taken).map_err(at(StartStage::Directory, here.clone()))?;
+    if dir.join(NEVER_STARTED_FILE).exists() {
+        let late = io::Error::other("somebody has concluded already that this run never started");
+        return Err(failure(StartStage::Directory, here, &late));
+    }
+    if !matches!(History::read(dir), Ok(None)) {
+        let used =
+            io::Error::new(io::ErrorKind::AlreadyExists, "it holds the record of another run");
+        return Err(failure(StartStage::Directory, here, &used));
+    }
+    redirect_stderr(dir);
+    failpoint("start.locked").map_err(at(StartStage::Directory, here.clone()))?;
+    let keeper = Identity::own().map_err(at(StartStage::Directory, here.clone()))?;
+    let listener =
+        clients::Listener::bind(dir.path()).map_err(at(StartStage::Directory, here.clone()))?;
+    let ends = Streams::open(dir.path(), spec.streams, spec.keep_bytes)
+        .map_err(at(StartStage::Streams, here.clone()))?;
+
+    let contained = contain(spec);
+    let note =
+        LockNote { keeper: keeper.clone(), leaf: contained.leaf.as_ref().map(|l| l.id().clone()) };
+    let mut undo = Undo { leaf: contained.leaf, child: None };
+    lock.write_note(&note).map_err(at(StartStage::Directory, here.clone()))?;
+    failpoint("start.leaf").map_err(at(StartStage::Directory, here.clone()))?;
+
+    let program = spec.program.to_string_lossy().into_owned();
+    let (gated, because) = fork_leader(spec, &ends, &mut undo, contained.because)
+        .map_err(at(StartStage::Fork, program.clone()))?;
+    let streams = ends.forked();
+    failpoint("start.forked").map_err(at(StartStage::Fork, program.clone()))?;
+
+    let containment = match (&undo.leaf, contained.subreaper) {
+        (Some(_), _) => Containment::Cgroup,
+        (None, true) => Containment::Subreaper,
+        (None, false) => Containment::Group,
+    };
+    let leader = Identity::of(&gated.child).map_err(at(StartStage::Fork, program.clone()))?;
+    let started = Started {
+        run: spec.run.clone(),
+        keeper,
+        leader,
+        containment,
+        containment_because: because,
+        leaf: undo.leaf.as_ref().map(|l| l.id().clone()),
+        streams: spec.streams,
+        on_exit: spec.on_exit,
+        ask: spec.ask,
+        grace: spec.grace,
+        at_ms: unix_ms(),
+    };
+    let mut record = Record::create(dir, &started).map_err(at(StartStage::Record, here))?;
+    failpoint("start.recorded").map_err(at(StartStage::Record, program.clone()))?;
+
+    let child = open_gate(gated, spec, &mut undo, &mut record)?;
+    let copy = child.as_fd().try_clone_to_owned().map_err(at(StartStage::Fork, program.clone()))?;
+    let leader = Process::hold(child).map_err(at(StartStage::Fork, program))?;
+    let leaf = undo.keep();
+    let cohort = Cohort::new(containment, Role::Owner, Some(leader), leaf);
+    let kept = Kept {
+        _lock: lock,
+        spec: forget_environment(spec),
+        started,
+        record,
+        cohort,
+        streams,
+        listener,
+        signals,
+    };
+    Ok((kept, copy))
+}
+
+/// What has to be undone if a start fails half-way: the child before its gate, then its cgroup.
+struct Undo {
+    leaf: Option<Leaf>,
+    child: Option<OwnedFd>,
+}
+
+impl Undo {
+    fn keep(mut self) -> Option<Leaf> {
+        self.child = None;
+        self.leaf.take()
+    }
+}
+
+impl Drop for Undo {
+    /// The gate is closed by now, so the child would leave by itself; this is faster, and also ends one
+    /// whose exec hangs. It is our only child.
+    fn drop(&mut self) {
+        let deadline = sys::boottime() + LEAVE_BOUND;
+        if let Some(child) = self.child.take() {
+            let _ = rustix::process::pidfd_send_signal(&child, rustix::process::Signal::KILL);
+            while let Ok(state) = wait::any() {
+                match state {
+                    wait::AnyChild::Ended(pid) => drop(wait::reap_pid(pid)),
+                    wait::AnyChild::None => break,
+                    wait::AnyChild::Alive if sys::boottime() > deadline => break,
+                    wait::AnyChild::Alive => std::thread::sleep(Duration::from_micros(200)),
+                }
+            }
+        }
+        if let Some(leaf) = &self.leaf {
+            let _ = leaf.kill_all();
+            let _ = leaf.remove();
+        }
+    }
+}
+
+/// What could be had to contain the run with.
+struct Contained {
+    leaf: Option<Leaf>,
+    subreaper: bool,
+    because: Option<String>,
+}
+
+fn contain(spec: &Spec) -> Contained {
+    let (subreaper, no_subreaper) = match spec.containment {
+        Containment::Group => (false, Some("asked for no more than a group".to_owned())),
+        Containment::Cgroup | Containment::Subreaper => match sys::become_subreaper() {
+            Ok(()) => (true, None),
+            Err(e) => (false, Some(format!("failed to become a subreaper: {e}"))),
+        },
+    };
+    if !subreaper {
+        return Contained { leaf: None, subreaper, because: no_subreaper };
+    }
+    match spec.containment {
+        Containment::Cgroup => match Leaf::create(&spec.run) {
+            Ok(leaf) => Contained { leaf: Some(leaf), subreaper, because: None },
+            Err(why) => Contained { leaf: None, subreaper, because: Some(why) },
+        },
+        Containment::Subreaper | Containment::Group => {
+            let because = Some("asked for no more than a subreaper".to_owned());
+            Contained { leaf: None, subreaper, because }
+        }
+    }
+}
+
+/// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and the
+/// run is contained by the subreaper alone, with the reason.
+fn fork_leader(
+    spec: &Spec,
+    ends: &Ends,
+    undo: &mut Undo,
+    because: Option<String>,
+) -> io::Result<(Gated, Option<String>)> {
+    let oom_score = sys::protect_from_oom(OOM_SCORE);
+    let mut plan = plan(spec, ends, oom_score)?;
+    let forked = match &undo.leaf {
+        None => fork::fork(&plan).map(|gated| (gated, because)),
+        Some(leaf) => {
+            plan.cgroup = Some(leaf.dir());
+            fork::fork(&plan).map(|gated| (gated, because))
+        }
+    };
+    let (gated, because) = match forked {
+        Ok(forked) => forked,
+        Err(e) if undo.leaf.is_some() => {
+            plan.cgroup = None;
+            let gated = fork::fork(&plan)?;
+            drop(plan);
+            if let Some(leaf) = undo.leaf.take() {
+                let _ = leaf.remove();
+            }
+            (gated, Some(format!("failed to start a process in the run's cgroup: {e}")))
+        }
+        Err(e) => return Err(e),
+    };
+    undo.child = Some(gated.child.as_fd().try_clone_to_owned()?);
+    Ok((gated, because))
+}
+
+fn plan<'a>(spec: &Spec, ends: &'a Ends, oom_score: Option<i32>) -> io::Result<Plan<'a>> {
+    let invalid = |e: crate::spec::SpecError| io::Error::new(io::ErrorKind::InvalidInput, e);
+    let env = spec.env.resolve(std::env::vars_os(), &spec.run);
+    let entry = |(name, value): &(OsString, OsString)| {
+        let mut entry = name.clone().into_vec();
+        entry.push(b'=');
+        entry.extend_from_slice(value.as_bytes());
+        c_string(OsStr::from_bytes(&entry))
+    };
+    let strings = std::iter::once(&spec.program).chain(&spec.args);
+    Ok(Plan {
+        candidates: candidates(&spec.program, &env).map_err(invalid)?,
+        argv: strings.map(|s| c_string(s)).collect::<Result<_, _>>().map_err(invalid)?,
+        envp: env.iter().map(entry).collect::<Result<_, _>>().map_err(invalid)?,
+        cwd: spec.cwd.as_ref().map(|c| c_string(c.as_os_str())).transpose().map_err(invalid)?,
+        stdio: ends.child(),
+        terminal: matches!(spec.streams, crate::spec::Streams::Terminal { .. }),
+        cgroup: None,
+        oom_score,
+    })
+}
+
+/// The paths to try for a program: itself if it holds a slash, else one for each part of the run's own
+/// `PATH`.
+fn candidates(
+    program: &OsStr,
+    env: &[(OsString, OsString)],
+) -> Result<Vec<CString>, crate::spec::SpecError> {
+    const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+    if program.as_bytes().contains(&b'/') {
+        return Ok(vec![c_string(program)?]);
+    }
+    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
+    std::env::split_paths(path)
+        .map(|dir| {
+            let dir = if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir };
+            c_string(dir.join(program).as_os_str())
+        })
+        .collect()
+}
+
+fn open_gate(
+    gated: Gated,
+    spec: &Spec,
+    undo: &mut Undo,
+    record: &mut Record,
+) -> Result<sys::Pidfd, StartFailure> {
+    let program = spec.program.to_string_lossy().into_owned();
+    let (child, opened) =
+        gated.open(EXEC_BOUND).map_err(|e| failure(StartStage::Fork, program.clone(), &e))?;
+    let failed = match opened {
+        Opened::Execed => return Ok(child),
+        Opened::Failed { stage: Stage::Prepare, error } => {
+            failure(StartStage::Fork, program, &error)
+        }
+        Opened::Failed { stage: Stage::Directory, error } => {
+            let dir = spec.cwd.as_ref().map_or(String::new(), |c| c.display().to_string());
+            failure(StartStage::WorkingDirectory, dir, &error)
+        }
+        Opened::Failed { stage: Stage::Exec, error } => failure(StartStage::Exec, program, &error),
+        Opened::Hangs => {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "exec does not return");
+            failure(StartStage::Exec, program, &error)
+        }
+    };
+    drop(child);
+    // Collect the child and remove its cgroup before anybody is told that nothing ran.
+    let undone = Undo { leaf: undo.leaf.take(), child: undo.child.take() };
+    drop(undone);
+    let end = End {
+        cause: Cause::NeverStarted,
+        status: ExitStatus::Unknown(UnknownStatus::NeverStarted),
+        verdict: Verdict::Dead(Proof::never_started()),
+        output: crate::OutputTotals::default(),
+        start_error: Some(failed.clone()),
+        at_ms: unix_ms(),
+    };
+    // If this cannot be written the record says "started", and whoever adopts the run finds its leader
+    // gone: less said, nothing wrong said.
+    let _ = record.append(&Fact::Ended(Box::new(end)));
+    Err(failed)
+}
+
+fn failure(stage: StartStage, path: String, error: &io::Error) -> StartFailure {
+    StartFailure { stage, path, errno: error.raw_os_error(), message: error.to_string() }
+}
+
+/// The environment holds the user's secrets and has done its work.
+fn forget_environment(spec: &Spec) -> Spec {
+    Spec { env: Environment::default(), args: Vec::new(), ..spec.clone() }
+}
+
+/// What goes wrong in the keeper itself is said in a file of the run. Without one it is not said.
+fn redirect_stderr(dir: &RunDir) {
+    let path = dir.join("keeper.log");
+    if let Ok(file) = File::options().append(true).create(true).mode(0o600).open(path) {
+        let _ = rustix::stdio::dup2_stderr(&file);
+    }
+}
+
+/// Tells the starter, and gives it a descriptor of the leader: with it the status can be had even if
+/// this keeper is killed. The starter may be gone; that changes nothing.
+fn tell_started(starter: &UnixStream, id: u64, kept: &Kept, leader: OwnedFd) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let status = run_loop::first_status(kept);
+    let frame = json_frame(&Answer::Reply { id, result: Ok(Reply::Status(Box::new(status))) });
+    let fds = [leader.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let sent = sendmsg(starter, &[io::IoSlice::new(&frame)], &mut control, SendFlags::NOSIGNAL);
+    if let Ok(n) = sent {
+        let _ = (&*starter).write_all(&frame[n..]);
+    }
+}

@@ -1,0 +1,642 @@
+//! The keeper's loop: one poll, one handler for each thing that can become ready, one ladder.
+//!
+//! ```text
+//!        poll: signals, leader, streams, cgroup, socket, clients, next deadline
+//!          |
+//!          v
+//!   handle what is ready -> look at the cohort -> do what the ladder says -> poll again
+//!                                                        |
+//!                                   proof -> drain -> record -> tell -> wait for the ack -> leave
+//! ```
+//!
+//! Owns: the run from its exec to its end. At rest it sleeps in the kernel: without a stop under way
+//! there is no deadline and no periodic wake-up. Never announces what is not recorded, and never lets a
+//! client, a full disk or a screen get in the way of the stop protocol.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::Kept;
+use super::clients::{self, Client, refusal};
+use super::streams::{InputRefused, Piece, Ready};
+use crate::cohort::{self, Attempt};
+use crate::control::{
+    Do, Event, Frame, PROTOCOL, Refusal, RefusalCode, Reply, Request, State, Status,
+};
+use crate::exit::ExitStatus;
+use crate::failpoint::failpoint;
+use crate::ladder::{Ladder, Requested, Rung, Seen};
+use crate::proof::{Proof, Survivor};
+use crate::record::{Cause, End, Fact, Verdict, unix_ms};
+use crate::spec::TerminalSize;
+use crate::sys;
+use crate::{OutputTotals, Signal};
+
+/// How long the keeper waits after the end for whoever promised to acknowledge it.
+const ACK_BOUND: Duration = Duration::from_secs(5);
+/// How long it waits for the other clients to take what they are owed.
+const FLUSH_BOUND: Duration = Duration::from_secs(1);
+/// Pause before a failed write of the record, or a failed look at the system, is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause: a disk may be full for days.
+const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(10);
+/// The most lines about its own trouble that one keeper writes.
+const MAX_COMPLAINTS: u32 = 100;
+
+/// Keeps a started run until its end has been recorded and told.
+pub(super) fn keep(kept: Kept, starter: UnixStream) -> io::Result<()> {
+    let mut keeper = Keeper::new(kept);
+    starter.set_read_timeout(None)?;
+    if let Ok(mut client) = Client::new(starter) {
+        // The starter has said all of a greeting by sending the spec.
+        client.greeted = true;
+        keeper.clients.push(client);
+    }
+    keeper.run();
+    Ok(())
+}
+
+/// What is known of a run at the moment it has started.
+pub(super) fn first_status(kept: &Kept) -> Status {
+    Status {
+        state: State::Running,
+        started: kept.started.clone(),
+        exit: None,
+        cause: None,
+        survivors: Vec::new(),
+        output: OutputTotals::default(),
+        silent_ms: 0,
+        end: None,
+    }
+}
+
+struct Keeper {
+    kept: Kept,
+    ladder: Ladder,
+    clients: Vec<Client>,
+    cause: Option<Cause>,
+    exit: Option<ExitStatus>,
+    survivors: Vec<Survivor>,
+    /// Facts that are true and not durable yet, oldest first.
+    unwritten: VecDeque<Fact>,
+    retry: Retry,
+    phases: Phases,
+    ending: Ending,
+    complaints: u32,
+}
+
+/// How far the end has come.
+enum Ending {
+    NotYet,
+    /// Proven; the record does not have it yet.
+    Proven(Box<End>),
+    /// Recorded and told; leaving when the acknowledgement or the bound comes.
+    Told {
+        end: Box<End>,
+        leave_at: Duration,
+        scanned: bool,
+    },
+}
+
+#[derive(Default)]
+struct Retry {
+    at: Option<Duration>,
+    pause: Duration,
+}
+
+/// When each phase of the stop began.
+#[derive(Default)]
+struct Phases {
+    asked: Option<Duration>,
+    forced: Option<Duration>,
+    emptied: Option<Duration>,
+}
+
+#[derive(Clone, Copy)]
+enum Token {
+    Signals,
+    Leader,
+    Cgroup,
+    Listener,
+    Stream(Ready),
+    Client(usize),
+}
+
+impl Keeper {
+    fn new(kept: Kept) -> Self {
+        Self {
+            ladder: Ladder::new(kept.spec.on_exit),
+            kept,
+            clients: Vec::new(),
+            cause: None,
+            exit: None,
+            survivors: Vec::new(),
+            unwritten: VecDeque::new(),
+            retry: Retry::default(),
+            phases: Phases::default(),
+            ending: Ending::NotYet,
+            complaints: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            let climbed = self.climb();
+            let until = match climbed {
+                Ok(until) => until,
+                Err(e) => {
+                    self.complain("look after the run", &e);
+                    Some(sys::boottime() + RETRY_PAUSE)
+                }
+            };
+            if self.may_leave() {
+                return;
+            }
+            let ready = match self.wait(until) {
+                Ok(ready) => ready,
+                Err(e) => {
+                    self.complain("poll", &e);
+                    Vec::new()
+                }
+            };
+            for (token, flags) in ready {
+                self.handle(token, flags);
+            }
+            self.clients.retain(|c| !c.is_broken());
+            self.kept.streams.idle(sys::boottime());
+        }
+    }
+
+    // The ladder.
+
+    /// Looks at the cohort and does what is due. Returns when to look again at the latest.
+    fn climb(&mut self) -> io::Result<Option<Duration>> {
+        self.write_facts();
+        match self.ending {
+            Ending::NotYet => {}
+            Ending::Proven(_) => {
+                self.finish();
+                return Ok(self.retry.at);
+            }
+            Ending::Told { leave_at, .. } => return Ok(Some(leave_at)),
+        }
+        loop {
+            let seen = self.kept.cohort.see()?;
+            if seen.leader_ended {
+                self.note_exit()?;
+            }
+            let now = sys::boottime();
+            match self.ladder.next(now, seen) {
+                Rung::Wait(until) => {
+                    let reap = self.kept.cohort.reap_due(now).filter(|_| seen.leader_ended);
+                    return Ok([until, reap, self.retry.at].into_iter().flatten().min());
+                }
+                Rung::Ask => {
+                    self.phases.asked = Some(now);
+                    self.kept.cohort.ask(self.kept.spec.ask)?;
+                    failpoint("stop.asked")?;
+                }
+                Rung::Force { round } => {
+                    self.phases.forced.get_or_insert(now);
+                    let forced = self.kept.cohort.force(round);
+                    failpoint("stop.forced")?;
+                    if let Err(e) = forced {
+                        self.complain("force", &e);
+                    }
+                }
+                Rung::Prove => {
+                    if self.prove(now)? {
+                        self.finish();
+                        return self.climb();
+                    }
+                }
+                Rung::TellStuck => self.tell_stuck(),
+            }
+        }
+    }
+
+    /// Records the leader's status while it is still there to be asked again.
+    fn note_exit(&mut self) -> io::Result<()> {
+        if self.exit.is_some() {
+            return Ok(());
+        }
+        let Some(status) = self.kept.cohort.peek_status()? else {
+            return Ok(());
+        };
+        self.exit = Some(status);
+        failpoint("stop.exited")?;
+        self.add_fact(Fact::Exited { status, at_ms: unix_ms() });
+        failpoint("stop.exit_recorded")?;
+        self.tell(&Event::Exited(status));
+        Ok(())
+    }
+
+    fn prove(&mut self, now: Duration) -> io::Result<bool> {
+        // `Prove` is due only when the leader has ended, and then its status was peeked at.
+        let Some(status) = self.exit else {
+            return Ok(false);
+        };
+        self.phases.emptied.get_or_insert(now);
+        self.account();
+        match self.kept.cohort.prove(status)? {
+            Attempt::NotYet => {
+                self.phases.emptied = None;
+                self.ladder.not_yet(sys::boottime());
+                Ok(false)
+            }
+            Attempt::Proven(proof) => {
+                failpoint("stop.proven")?;
+                self.ladder.gone();
+                self.proven(proof, status);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Enters the length of each phase into the account the proof carries.
+    fn account(&mut self) {
+        let now = sys::boottime();
+        let emptied = self.phases.emptied.unwrap_or(now);
+        let us = |from: Option<Duration>, to: Duration| {
+            from.map_or(0, |from| to.saturating_sub(from).as_micros() as u64)
+        };
+        let asked_until = self.phases.forced.unwrap_or(emptied);
+        let effort = self.kept.cohort.effort_mut();
+        effort.ask_us = us(self.phases.asked, asked_until);
+        effort.force_us = us(self.phases.forced, emptied);
+        effort.prove_us = us(Some(emptied), now);
+    }
+
+    fn proven(&mut self, proof: Proof, status: ExitStatus) {
+        let clients = &mut self.clients;
+        let complete = self.kept.streams.drain(&mut |piece| pass_on(clients, &piece));
+        let end = End {
+            cause: self.cause.clone().unwrap_or(Cause::Exit),
+            status,
+            verdict: Verdict::Dead(proof),
+            output: OutputTotals { complete, ..self.kept.streams.totals() },
+            start_error: None,
+            at_ms: unix_ms(),
+        };
+        self.add_fact(Fact::Ended(Box::new(end.clone())));
+        self.ending = Ending::Proven(Box::new(end));
+    }
+
+    /// Tells the end once it is durable.
+    fn finish(&mut self) {
+        self.write_facts();
+        if !self.unwritten.is_empty() {
+            return;
+        }
+        if let Ending::Proven(end) = std::mem::replace(&mut self.ending, Ending::NotYet) {
+            let _ = failpoint("stop.recorded_end");
+            let waits = self.clients.iter().any(|c| c.must_ack);
+            let bound = if waits { ACK_BOUND } else { FLUSH_BOUND };
+            self.tell(&Event::Ended(end.clone()));
+            let leave_at = sys::boottime() + bound;
+            self.ending = Ending::Told { end, leave_at, scanned: false };
+            self.look_outside();
+            let _ = failpoint("stop.told");
+        }
+    }
+
+    /// After the end: who else carries the cookie? Reported, never signalled.
+    fn look_outside(&mut self) {
+        let (suspects, count) = cohort::suspects(&self.kept.spec.run);
+        if count > 0 {
+            let fact = Fact::Outside { suspects: suspects.clone(), count, at_ms: unix_ms() };
+            // A hint beside a finished record: not worth waiting for a disk.
+            let _ = self.kept.record.append(&fact);
+            self.tell(&Event::Outside { suspects, count });
+        }
+        if let Ending::Told { scanned, .. } = &mut self.ending {
+            *scanned = true;
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        match &self.ending {
+            Ending::NotYet | Ending::Proven(_) => false,
+            Ending::Told { leave_at, .. } => {
+                let waited_for = |c: &Client| c.must_ack || c.owes();
+                !self.clients.iter().any(waited_for) || sys::boottime() >= *leave_at
+            }
+        }
+    }
+
+    fn tell_stuck(&mut self) {
+        let (survivors, count) = self.kept.cohort.survivors();
+        self.survivors = survivors.clone();
+        self.add_fact(Fact::Stuck { survivors: survivors.clone(), count, at_ms: unix_ms() });
+        self.tell(&Event::Stuck { survivors, count });
+    }
+
+    fn stop(&mut self, cause: Cause, grace: Duration) -> Result<Reply, Refusal> {
+        let seen = Seen { leader_ended: self.exit.is_some(), others_gone: false };
+        match self.ladder.request(sys::boottime(), grace, seen) {
+            Requested::AlreadySo | Requested::Shortened => Ok(Reply::Done),
+            Requested::Begun => {
+                self.cause = Some(cause.clone());
+                let grace_ms = grace.as_millis() as u64;
+                self.add_fact(Fact::Stopping { cause: cause.clone(), grace_ms, at_ms: unix_ms() });
+                let _ = failpoint("stop.recorded");
+                self.tell(&Event::Stopping(cause));
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    // The record.
+
+    fn add_fact(&mut self, fact: Fact) {
+        self.unwritten.push_back(fact);
+        if self.unwritten.len() == 1 {
+            self.retry = Retry::default();
+        }
+        self.write_facts();
+    }
+
+    /// Writes what is not durable yet, in order. A disk that refuses is asked again later; the stop
+    /// protocol does not wait for it.
+    fn write_facts(&mut self) {
+        let now = sys::boottime();
+        if self.retry.at.is_some_and(|at| now < at) {
+            return;
+        }
+        while let Some(fact) = self.unwritten.front() {
+            match self.kept.record.append(fact) {
+                Ok(()) => {
+                    self.unwritten.pop_front();
+                    self.retry = Retry::default();
+                }
+                Err(e) => {
+                    let doubled = (self.retry.pause * 2).max(RETRY_PAUSE).min(LONGEST_RETRY_PAUSE);
+                    self.retry = Retry { at: Some(now + doubled), pause: doubled };
+                    self.complain("write the record", &e);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn complain(&mut self, what: &str, error: &io::Error) {
+        self.complaints += 1;
+        if self.complaints <= MAX_COMPLAINTS {
+            let _ = writeln!(io::stderr(), "{} failed to {what}: {error}", unix_ms());
+        }
+    }
+
+    // What becomes ready.
+
+    fn wait(&self, until: Option<Duration>) -> io::Result<Vec<(Token, PollFlags)>> {
+        let mut tokens = Vec::with_capacity(8 + self.clients.len());
+        let mut fds = Vec::with_capacity(8 + self.clients.len());
+        let mut add = |token, fd, flags| {
+            tokens.push(token);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        add(Token::Signals, self.kept.signals.as_fd(), PollFlags::IN);
+        if let (None, Some(leader)) = (self.exit, self.kept.cohort.leader()) {
+            add(Token::Leader, leader.as_fd(), PollFlags::IN);
+        }
+        // While the leader lives an empty cgroup is impossible, and each change would wake us.
+        if let (Some(_), Some(events)) = (self.exit, self.cgroup_events()) {
+            add(Token::Cgroup, events, PollFlags::PRI);
+        }
+        add(Token::Listener, self.kept.listener.as_fd(), PollFlags::IN);
+        for (ready, fd, write) in self.kept.streams.interests() {
+            let flags = if write { PollFlags::OUT } else { PollFlags::IN };
+            add(Token::Stream(ready), fd, flags);
+        }
+        for (n, client) in self.clients.iter().enumerate() {
+            let write = if client.owes() { PollFlags::OUT } else { PollFlags::empty() };
+            add(Token::Client(n), client.as_fd(), PollFlags::IN | write);
+        }
+        let until = [until, self.kept.streams.idle_at()].into_iter().flatten().min();
+        let timeout = until.map(|until| {
+            let left = until.saturating_sub(sys::boottime());
+            rustix::time::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let ready = tokens.into_iter().zip(fds.iter().map(PollFd::revents));
+        Ok(ready.filter(|(_, flags)| !flags.is_empty()).collect())
+    }
+
+    fn cgroup_events(&self) -> Option<BorrowedFd<'_>> {
+        match self.ending {
+            Ending::NotYet => self.kept.cohort.cgroup_events(),
+            Ending::Proven(_) | Ending::Told { .. } => None,
+        }
+    }
+
+    fn handle(&mut self, token: Token, flags: PollFlags) {
+        match token {
+            Token::Signals => self.signals(),
+            // The next look at the cohort finds out what these mean.
+            Token::Leader | Token::Cgroup => {}
+            Token::Listener => {
+                if let Some(stream) = self.kept.listener.accept() {
+                    clients::admit(&mut self.clients, stream);
+                }
+            }
+            Token::Stream(ready) => {
+                let clients = &mut self.clients;
+                self.kept.streams.handle(ready, &mut |piece| pass_on(clients, &piece));
+            }
+            Token::Client(n) => {
+                if flags.contains(PollFlags::OUT) {
+                    self.clients[n].flush();
+                }
+                if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                    for frame in self.clients[n].receive() {
+                        self.answer(n, frame);
+                    }
+                    self.clients[n].flush();
+                }
+            }
+        }
+    }
+
+    fn signals(&mut self) {
+        let arrived = self.kept.signals.take();
+        if arrived.terminate {
+            let grace = self.kept.spec.grace;
+            let _ = self.stop(Cause::Stopped, grace);
+        }
+        // While force is at work the dead are collected when nobody is left, all at once.
+        if arrived.child && !self.ladder.is_forcing() {
+            if let Err(e) = self.kept.cohort.reap_others() {
+                self.complain("collect children", &e);
+            }
+        }
+    }
+
+    fn answer(&mut self, client: usize, frame: Frame) {
+        let (id, result) = match frame {
+            Frame::Json(json) => match serde_json::from_slice::<Request>(&json) {
+                Ok(Request { id, what }) => (id, self.perform(client, what)),
+                Err(e) => {
+                    (request_id(&json), Err(refusal(RefusalCode::UnknownRequest, &e.to_string())))
+                }
+            },
+            Frame::Input { id, bytes } => (id, self.input(&bytes)),
+            Frame::Output { .. } | Frame::Screen { .. } => {
+                (0, Err(refusal(RefusalCode::UnknownRequest, "output goes the other way")))
+            }
+        };
+        let attached = matches!(result, Ok(Reply::Status(_))) && self.clients[client].attached;
+        self.clients[client].reply(id, result);
+        if attached {
+            self.show_screen(client);
+        }
+    }
+
+    fn perform(&mut self, client: usize, what: Do) -> Result<Reply, Refusal> {
+        let greeted = self.clients[client].greeted;
+        match what {
+            Do::Hello { protocol } => {
+                if protocol == 0 {
+                    return Err(refusal(RefusalCode::Protocol, "protocols are counted from 1"));
+                }
+                self.clients[client].greeted = true;
+                let run = self.kept.spec.run.to_string();
+                Ok(Reply::Hello { protocol: protocol.min(PROTOCOL), run })
+            }
+            _ if !greeted => {
+                Err(refusal(RefusalCode::Protocol, "the first request is not a hello"))
+            }
+            Do::Start(_) => Err(refusal(RefusalCode::UnknownRequest, "it was started already")),
+            Do::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Do::Stop { cause, grace_ms } => {
+                let grace = grace_ms.map_or(self.kept.spec.grace, Duration::from_millis);
+                self.stop(cause, grace)
+            }
+            Do::Kill { cause } => self.stop(cause, Duration::ZERO),
+            Do::Signal { signal } => self.signal(signal),
+            Do::CloseStdin => {
+                self.kept.streams.close_input().map(|()| Reply::Done).map_err(no_input)
+            }
+            Do::Resize(size) => self.resize(size),
+            Do::Watch { ack } => {
+                self.clients[client].watching = true;
+                self.clients[client].must_ack |= ack;
+                Ok(Reply::Status(Box::new(self.status())))
+            }
+            Do::Attach => {
+                self.clients[client].attached = true;
+                Ok(Reply::Status(Box::new(self.status())))
+            }
+            Do::Detach => {
+                self.clients[client].attached = false;
+                Ok(Reply::Done)
+            }
+            Do::Ack => {
+                for client in &mut self.clients {
+                    client.must_ack = false;
+                }
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn signal(&self, number: i32) -> Result<Reply, Refusal> {
+        let Some(signal) = Signal::new(number) else {
+            let message = format!("{number} is not a signal");
+            return Err(refusal(RefusalCode::BadSignal, &message));
+        };
+        match self.kept.cohort.signal_leader(signal) {
+            Ok(()) => Ok(Reply::Done),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(refusal(RefusalCode::Gone, "the leader is gone"))
+            }
+            Err(e) => Err(refusal(RefusalCode::System, &e.to_string())),
+        }
+    }
+
+    fn input(&mut self, bytes: &[u8]) -> Result<Reply, Refusal> {
+        self.kept.streams.write(bytes).map(|()| Reply::Done).map_err(no_input)
+    }
+
+    fn resize(&mut self, size: TerminalSize) -> Result<Reply, Refusal> {
+        match self.kept.streams.resize(size) {
+            None => Err(refusal(RefusalCode::NoTerminal, "the run has no terminal")),
+            Some(Ok(())) => Ok(Reply::Done),
+            Some(Err(e)) => Err(refusal(RefusalCode::System, &e.to_string())),
+        }
+    }
+
+    fn show_screen(&mut self, client: usize) {
+        if let Some((offset, drawn)) = self.kept.streams.screen() {
+            self.clients[client].show_screen(offset, &drawn);
+        }
+    }
+
+    fn status(&self) -> Status {
+        let state = match &self.ending {
+            Ending::Told { .. } => State::Ended,
+            Ending::Proven(_) => State::Stopping,
+            Ending::NotYet if self.ladder.is_stuck() => State::Stuck,
+            Ending::NotYet if self.ladder.is_stopping() => State::Stopping,
+            Ending::NotYet => State::Running,
+        };
+        let end = match &self.ending {
+            Ending::Told { end, .. } => Some((**end).clone()),
+            Ending::NotYet | Ending::Proven(_) => None,
+        };
+        let silent = sys::boottime().saturating_sub(self.kept.streams.last_output());
+        Status {
+            state,
+            started: self.kept.started.clone(),
+            exit: self.exit,
+            cause: self.cause.clone(),
+            survivors: self.survivors.clone(),
+            output: self.kept.streams.totals(),
+            silent_ms: silent.as_millis() as u64,
+            end,
+        }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        for client in self.clients.iter_mut().filter(|c| c.watching) {
+            client.event(event);
+            client.flush();
+        }
+    }
+}
+
+fn pass_on(clients: &mut [Client], piece: &Piece<'_>) {
+    for client in clients.iter_mut().filter(|c| c.attached) {
+        client.output(piece);
+        client.flush();
+    }
+}
+
+fn no_input(why: InputRefused) -> Refusal {
+    match why {
+        InputRefused::NoInput => refusal(RefusalCode::NoInput, "the run takes no input"),
+        InputRefused::Full => {
+            refusal(RefusalCode::InputFull, "the run does not read its input; try again later")
+        }
+    }
+}
+
+/// The id of a request that is otherwise not understood, so that the refusal finds its asker.
+fn request_id(json: &[u8]) -> u64 {
+    #[derive(serde::Deserialize)]
+    struct Id {
+        id: u64,
+    }
+    serde_json::from_slice::<Id>(json).map_or(0, |i| i.id)
+}

@@ -1,0 +1,623 @@
+//! What a keeper writes durably about its run: one file of facts, in the order they became true.
+//!
+//! ```text
+//! run directory
+//!   lock      held (flock) by the keeper while it lives; a note inside names it and its cgroup
+//!   record    facts, one JSON object a line, each with a checksum; blank space up to a fixed size
+//! ```
+//!
+//! Owns: the format, its versions, and the reserve. The file is written at full size, synced and
+//! renamed into place before the gate opens: a full disk can refuse a start, and can never lose an
+//! ending. A torn last line is a fact that did not become durable; anything else that does not read
+//! is [`ReadError`], and never "nothing there".
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::containment::{Containment, LeafId};
+use crate::exit::ExitStatus;
+use crate::failpoint::failpoint;
+use crate::identity::Identity;
+use crate::proof::{Proof, Survivor, Suspect};
+use crate::spec::{OnExit, RunId, Streams};
+use crate::{OutputTotals, Signal};
+
+/// The version of the format this code writes. It reads this one and all before it.
+pub(crate) const VERSION: u32 = 1;
+/// Reserved for the whole record. An identity takes 1 KiB, an ending 2 KiB, a list of survivors the
+/// rest.
+const RECORD_BYTES: u64 = 32 << 10;
+/// The part of it that only the ending may use.
+const END_RESERVE_BYTES: u64 = 12 << 10;
+/// A record that grew beyond this was not written by us.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+/// The most survivors or suspects one fact lists; their full number is said beside.
+pub(crate) const MAX_LISTED: usize = 24;
+
+/// Left by whoever concluded that a run never started, so that a keeper that comes late does not.
+pub(crate) const NEVER_STARTED_FILE: &str = "never-started";
+const RECORD_FILE: &str = "record";
+const LOCK_FILE: &str = "lock";
+
+/// Why a run ended. The first cause is kept, whoever asks later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The leader exited by itself.
+    Exit,
+    /// Somebody asked it to stop.
+    Stopped,
+    /// Somebody had it killed without asking.
+    Killed,
+    /// A limit was reached.
+    Limit(LimitReached),
+    /// The keeper died and the run was swept, or can no longer be accounted for.
+    Lost,
+    /// No instruction of the program ever ran.
+    NeverStarted,
+}
+
+/// Which limit was reached, and where it stood.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitReached {
+    /// Its name.
+    pub kind: String,
+    /// What was used.
+    pub used: f64,
+    /// What was allowed.
+    pub max: f64,
+}
+
+impl Eq for LimitReached {}
+
+/// What is known of a run before its program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The run.
+    pub run: RunId,
+    /// Its keeper.
+    pub keeper: Identity,
+    /// Its leader.
+    pub leader: Identity,
+    /// What holds its cohort together.
+    pub containment: Containment,
+    /// Why it is not more than that, if it is not the strongest.
+    pub containment_because: Option<String>,
+    /// Its cgroup.
+    pub leaf: Option<LeafId>,
+    /// Pipes or terminal.
+    pub streams: Streams,
+    /// What happens to the cohort when the leader exits.
+    pub on_exit: OnExit,
+    /// The signal that asks it to end.
+    pub ask: Signal,
+    /// The time it then gets.
+    pub grace: Duration,
+    /// When, in milliseconds of the Unix clock.
+    pub at_ms: u64,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Why.
+    pub cause: Cause,
+    /// How the leader ended.
+    pub status: ExitStatus,
+    /// The evidence, or what is missing.
+    pub verdict: Verdict,
+    /// What it wrote.
+    pub output: OutputTotals,
+    /// Why it never started, if it did not.
+    pub start_error: Option<StartFailure>,
+    /// When, in milliseconds of the Unix clock.
+    pub at_ms: u64,
+}
+
+/// Whether death is proven.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing of the run is left.
+    Dead(Proof),
+    /// Proof can no longer be had.
+    Lost(Lost),
+}
+
+/// Why proof can no longer be had, and what was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// In words.
+    pub reason: String,
+    /// Processes that carry the run's cookie and are not provably its own.
+    pub suspects: Vec<Suspect>,
+}
+
+/// Why a program did not start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartFailure {
+    /// What was being done.
+    pub stage: StartStage,
+    /// On what.
+    pub path: String,
+    /// The system's error number, if it was the system.
+    pub errno: Option<i32>,
+    /// In words.
+    pub message: String,
+}
+
+/// What was being done when a start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartStage {
+    /// Reading and checking what to run.
+    Spec,
+    /// Making the run's directory, lock, socket or output files.
+    Directory,
+    /// Opening pipes or a terminal.
+    Streams,
+    /// Forking the leader and preparing it.
+    Fork,
+    /// Writing the record.
+    Record,
+    /// Changing to the working directory.
+    WorkingDirectory,
+    /// Becoming the program.
+    Exec,
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.stage {
+            StartStage::Spec => "take the spec of",
+            StartStage::Directory => "set up",
+            StartStage::Streams => "open the streams of",
+            StartStage::Fork => "fork for",
+            StartStage::Record => "write the record",
+            StartStage::WorkingDirectory => "change to directory",
+            StartStage::Exec => "run",
+        };
+        write!(f, "failed to {what} {}: {}", self.path, self.message)
+    }
+}
+
+impl std::error::Error for StartFailure {}
+
+/// One thing that became true.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fact {
+    Started(Box<Started>),
+    Stopping {
+        cause: Cause,
+        grace_ms: u64,
+        at_ms: u64,
+    },
+    Exited {
+        status: ExitStatus,
+        at_ms: u64,
+    },
+    Stuck {
+        survivors: Vec<Survivor>,
+        count: u64,
+        at_ms: u64,
+    },
+    Ended(Box<End>),
+    /// Found after the end: processes outside the cohort that carry the cookie.
+    Outside {
+        suspects: Vec<Suspect>,
+        count: u64,
+        at_ms: u64,
+    },
+}
+
+/// A run directory.
+#[derive(Clone, Debug)]
+pub(crate) struct RunDir(PathBuf);
+
+/// The keeper's hold on a run directory. Released by the kernel when the keeper ends, however it ends.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+}
+
+/// What the holder of the lock says of itself. Not durable and not needed after a reboot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LockNote {
+    pub(crate) keeper: Identity,
+    pub(crate) leaf: Option<LeafId>,
+}
+
+impl RunDir {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Takes the lock if nobody holds it.
+    pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
+        let path = self.join(LOCK_FILE);
+        let options = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        Self::try_flock(options)
+    }
+
+    /// Takes the lock of a directory that must already have one. `None` if somebody holds it.
+    pub(crate) fn lock_existing(&self) -> io::Result<Option<Lock>> {
+        Self::try_flock(File::options().read(true).write(true).open(self.join(LOCK_FILE))?)
+    }
+
+    fn try_flock(file: File) -> io::Result<Option<Lock>> {
+        use rustix::fs::{FlockOperation, flock};
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Lock { file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Lock {
+    pub(crate) fn write_note(&self, note: &LockNote) -> io::Result<()> {
+        let bytes = serde_json::to_vec(note)?;
+        self.file.set_len(0)?;
+        self.file.write_all_at(&bytes, 0)
+    }
+
+    pub(crate) fn read_note(&self) -> Option<LockNote> {
+        let mut bytes = vec![0; 16 << 10];
+        let n = self.file.read_at(&mut bytes, 0).ok()?;
+        serde_json::from_slice(&bytes[..n]).ok()
+    }
+}
+
+/// The record of a run, open for appending.
+#[derive(Debug)]
+pub(crate) struct Record {
+    file: File,
+    used: u64,
+}
+
+#[derive(Serialize)]
+struct LineOut<'a> {
+    v: u32,
+    crc: u32,
+    fact: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct LineIn<'a> {
+    v: u32,
+    crc: u32,
+    #[serde(borrow)]
+    fact: &'a RawValue,
+}
+
+impl Record {
+    /// Writes the first fact and the reserve, and makes both durable. Until this returns `Ok`, no
+    /// program may run.
+    pub(crate) fn create(dir: &RunDir, started: &Started) -> io::Result<Self> {
+        let line = encode(&Fact::Started(Box::new(started.clone())))?;
+        let temporary = dir.join("record.new");
+        let result = Self::write_new(dir, &temporary, &line);
+        if result.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        result
+    }
+
+    fn write_new(dir: &RunDir, temporary: &Path, line: &[u8]) -> io::Result<Self> {
+        failpoint("record.create")?;
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(temporary)?;
+        let mut bytes = vec![b' '; RECORD_BYTES as usize];
+        bytes[..line.len()].copy_from_slice(line);
+        file.write_all(&bytes)?;
+        failpoint("record.sync")?;
+        file.sync_all()?;
+        failpoint("record.rename")?;
+        fs::rename(temporary, dir.join(RECORD_FILE))?;
+        failpoint("record.sync_dir")?;
+        File::open(dir.path())?.sync_all()?;
+        Ok(Self { file, used: line.len() as u64 })
+    }
+
+    /// Opens a record to add to it, after the one who wrote it is gone. The caller holds the lock.
+    pub(crate) fn reopen(dir: &RunDir, history: &History) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(dir.join(RECORD_FILE))?;
+        Ok(Self { file, used: history.bytes })
+    }
+
+    /// Adds a fact and makes it durable. After an error the same place is written again next time.
+    pub(crate) fn append(&mut self, fact: &Fact) -> io::Result<()> {
+        failpoint("record.append")?;
+        let line = encode(fact)?;
+        let end = self.used + line.len() as u64;
+        let ending = match fact {
+            Fact::Ended(_) | Fact::Outside { .. } => true,
+            Fact::Started(_) | Fact::Stopping { .. } | Fact::Exited { .. } | Fact::Stuck { .. } => {
+                false
+            }
+        };
+        if !ending && end > RECORD_BYTES - END_RESERVE_BYTES {
+            return Err(io::Error::other("the record has no room but for the ending"));
+        }
+        self.file.write_all_at(&line, self.used)?;
+        self.file.sync_data()?;
+        self.used = end;
+        Ok(())
+    }
+}
+
+fn encode(fact: &Fact) -> io::Result<Vec<u8>> {
+    let body = serde_json::value::to_raw_value(fact)?;
+    let crc = crc32fast::hash(body.get().as_bytes());
+    let mut line = serde_json::to_vec(&LineOut { v: VERSION, crc, fact: &body })?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// A record read back.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    pub(crate) facts: Vec<Fact>,
+    bytes: u64,
+}
+
+impl History {
+    /// Reads a run's record. `Ok(None)` only if there is none, which means that no gate was opened.
+    pub(crate) fn read(dir: &RunDir) -> Result<Option<Self>, ReadError> {
+        use std::io::Read;
+        let path = dir.join(RECORD_FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && dir.path().is_dir() => {
+                return Ok(None);
+            }
+            Err(e) => return Err(ReadError::Io(path, e)),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|e| ReadError::Io(path.clone(), e))?;
+        if bytes.len() as u64 > MAX_RECORD_BYTES {
+            return Err(ReadError::Corrupt(
+                path,
+                "it is larger than any record of ours".to_owned(),
+            ));
+        }
+        Self::parse(&bytes).map(Some).map_err(|e| match e {
+            Malformed::Newer(version) => ReadError::Newer(path, version),
+            Malformed::Corrupt(why) => ReadError::Corrupt(path, why),
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let written = bytes.trim_ascii_end();
+        let mut facts = Vec::new();
+        let mut good = 0;
+        let mut rest = bytes;
+        while good < written.len() {
+            let line_end = rest.iter().position(|b| *b == b'\n');
+            let line = &rest[..line_end.unwrap_or(rest.len())];
+            match decode(line) {
+                Ok(fact) if line_end.is_some() => facts.push(fact),
+                Err(Malformed::Newer(version)) => return Err(Malformed::Newer(version)),
+                Ok(_) | Err(Malformed::Corrupt(_)) => {
+                    // The last line may be torn: it was being written when the writer died. The
+                    // first may not: it was renamed into place whole.
+                    let last = good + line.len() >= written.len();
+                    if last && !facts.is_empty() {
+                        break;
+                    }
+                    return Err(Malformed::Corrupt(format!("line {} is damaged", facts.len() + 1)));
+                }
+            }
+            good += line.len() + 1;
+            rest = &bytes[good.min(bytes.len())..];
+        }
+        match facts.first() {
+            Some(Fact::Started(_)) => Ok(Self { facts, bytes: good as u64 }),
+            Some(_) => Err(Malformed::Corrupt("it does not begin with a start".to_owned())),
+            None => Err(Malformed::Corrupt("it is empty".to_owned())),
+        }
+    }
+
+    pub(crate) fn started(&self) -> Option<&Started> {
+        self.facts.iter().find_map(|f| match f {
+            Fact::Started(started) => Some(&**started),
+            Fact::Stopping { .. }
+            | Fact::Exited { .. }
+            | Fact::Stuck { .. }
+            | Fact::Ended(_)
+            | Fact::Outside { .. } => None,
+        })
+    }
+
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.facts.iter().find_map(|f| match f {
+            Fact::Ended(end) => Some(&**end),
+            Fact::Started(_)
+            | Fact::Stopping { .. }
+            | Fact::Exited { .. }
+            | Fact::Stuck { .. }
+            | Fact::Outside { .. } => None,
+        })
+    }
+
+    /// The cause recorded when a stop began.
+    pub(crate) fn stop_cause(&self) -> Option<&Cause> {
+        self.facts.iter().find_map(|f| match f {
+            Fact::Stopping { cause, .. } => Some(cause),
+            Fact::Started(_)
+            | Fact::Exited { .. }
+            | Fact::Stuck { .. }
+            | Fact::Ended(_)
+            | Fact::Outside { .. } => None,
+        })
+    }
+
+    /// The leader's status, if the keeper lived to record it.
+    pub(crate) fn exit(&self) -> Option<ExitStatus> {
+        self.facts.iter().find_map(|f| match f {
+            Fact::Exited { status, .. } => Some(*status),
+            Fact::Started(_)
+            | Fact::Stopping { .. }
+            | Fact::Stuck { .. }
+            | Fact::Ended(_)
+            | Fact::Outside { .. } => None,
+        })
+    }
+}
+
+enum Malformed {
+    Newer(u32),
+    Corrupt(String),
+}
+
+fn decode(line: &[u8]) -> Result<Fact, Malformed> {
+    let corrupt = |e: serde_json::Error| Malformed::Corrupt(e.to_string());
+    let line: LineIn<'_> = serde_json::from_slice(line).map_err(corrupt)?;
+    if line.v > VERSION {
+        return Err(Malformed::Newer(line.v));
+    }
+    if crc32fast::hash(line.fact.get().as_bytes()) != line.crc {
+        return Err(Malformed::Corrupt("checksum".to_owned()));
+    }
+    serde_json::from_str(line.fact.get()).map_err(corrupt)
+}
+
+/// Why a record that is there cannot be read. Whatever it is about is not known to be dead.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system refused.
+    Io(PathBuf, io::Error),
+    /// It is damaged.
+    Corrupt(PathBuf, String),
+    /// A later kennel wrote it.
+    Newer(PathBuf, u32),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(path, e) => write!(f, "failed to read record {}: {e}", path.display()),
+            Self::Corrupt(path, why) => write!(f, "record {} is damaged: {why}", path.display()),
+            Self::Newer(path, version) => write!(
+                f,
+                "record {} has format {version}, newer than this kennel's {VERSION}: use a later kennel",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// The wall clock, for people; nothing is decided by it.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started() -> Started {
+        let own = Identity::own().unwrap();
+        Started {
+            run: RunId::new("r1").unwrap(),
+            keeper: own.clone(),
+            leader: own,
+            containment: Containment::Subreaper,
+            containment_because: Some("no cgroup".to_owned()),
+            leaf: None,
+            streams: Streams::Pipes { stdin: crate::spec::Stdin::Closed },
+            on_exit: OnExit::Sweep,
+            ask: Signal::TERM,
+            grace: Duration::from_secs(10),
+            at_ms: 1,
+        }
+    }
+
+    fn exited() -> Fact {
+        Fact::Exited { status: ExitStatus::Exited(3), at_ms: 2 }
+    }
+
+    fn bytes() -> Vec<u8> {
+        let mut bytes = encode(&Fact::Started(Box::new(started()))).unwrap();
+        bytes.extend(encode(&exited()).unwrap());
+        bytes.resize(4096, b' ');
+        bytes
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let history = History::parse(&bytes()).unwrap_or_else(|_| panic!("it reads"));
+        assert_eq!(history.started(), Some(&started()));
+        assert_eq!(history.exit(), Some(ExitStatus::Exited(3)));
+        assert_eq!(history.end(), None);
+    }
+
+    #[test]
+    fn every_torn_tail_reads_as_the_facts_before_it() {
+        let whole = bytes();
+        let first = whole.iter().position(|b| *b == b'\n').unwrap() + 1;
+        let second = first + whole[first..].iter().position(|b| *b == b'\n').unwrap() + 1;
+        for cut in first..second {
+            let mut torn = whole[..cut].to_vec();
+            torn.resize(4096, b' ');
+            let history = History::parse(&torn).unwrap_or_else(|_| panic!("cut at {cut}"));
+            assert_eq!(history.facts.len(), 1, "cut at {cut}");
+            assert_eq!(history.bytes, first as u64, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn damage_is_told_and_never_read_as_nothing() {
+        let whole = bytes();
+        let first = whole.iter().position(|b| *b == b'\n').unwrap();
+        for at in 0..first {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x20;
+            if let Ok(history) = History::parse(&damaged) {
+                // A flipped bit that leaves the meaning the same (the case of a key the reader
+                // does not check) must at least leave the facts the same.
+                assert_eq!(history.started(), Some(&started()), "byte {at}");
+            }
+        }
+        assert!(History::parse(b"").is_err());
+        assert!(History::parse(&[b' '; 100]).is_err());
+        assert!(History::parse(b"garbage\n").is_err());
+    }
+
+    #[test]
+    fn a_later_version_is_refused_by_number() {
+        let text = String::from_utf8(bytes()).unwrap().replace(r#"{"v":1,"#, r#"{"v":9,"#);
+        assert!(matches!(History::parse(text.as_bytes()), Err(Malformed::Newer(9))));
+    }
+}

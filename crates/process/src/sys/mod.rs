@@ -1,0 +1,53 @@
+//! The kernel, one function per operation. All `unsafe` of kennel lives in this directory.
+//!
+//! Owns: the raw system calls no library wraps (`clone3`, pidfs handles, `PIDFD_GET_INFO`, group
+//! signals through a pidfd, `waitid` with a peek), and the parsing of `/proc`. A bare process number
+//! enters the crate here and does not leave it again as something that can be signalled: the only
+//! type with a `signal` method is [`Pidfd`].
+//!
+//! Never does: decide anything. Which signal, when, and what it proves is said by the modules above.
+
+pub(crate) mod fork;
+pub(crate) mod pidfd;
+pub(crate) mod proc;
+pub(crate) mod pty;
+pub(crate) mod signals;
+pub(crate) mod wait;
+
+pub(crate) use pidfd::{Pid, Pidfd};
+
+use std::io;
+use std::time::Duration;
+
+/// Turns the `-1` of a C call into the error it stands for.
+fn check(ret: libc::c_long) -> io::Result<libc::c_long> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// Time since boot, suspend included. Every deadline of the crate is on this clock.
+pub(crate) fn boottime() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// Makes this process the parent of every orphan among its descendants.
+pub(crate) fn become_subreaper() -> io::Result<()> {
+    // Any non-empty pid means "on"; the kernel reads only the truth value.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    match rustix::process::child_subreaper()? {
+        Some(_) => Ok(()),
+        None => Err(io::Error::from_raw_os_error(libc::EPERM)),
+    }
+}
+
+/// Keeps the kernel's memory killer away from this process, where that is allowed. Returns the score
+/// in force before, which a child must get back before it becomes somebody else's program.
+pub(crate) fn protect_from_oom(score: i32) -> Option<i32> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let before: i32 = std::fs::read_to_string(FILE).ok()?.trim().parse().ok()?;
+    if before <= score {
+        return None;
+    }
+    std::fs::write(FILE, score.to_string()).ok()?;
+    Some(before)
+}

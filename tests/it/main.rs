@@ -1,0 +1,3 @@
+//! The end-to-end tests of kennel: real processes, a real kernel, and a checker after each.
+
+mod survive;

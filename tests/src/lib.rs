@@ -1,0 +1,331 @@
+//! What the end-to-end tests share: scratch places, runs, bystanders, and the checker after each test.
+//!
+//! No test sleeps for a guess: [`until`] waits for a condition and fails loudly at its deadline.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use kennel_process::{
+    Containment, End, ExitStatus, KeeperProgram, Proof, Run, RunId, Spec, Stdin, Streams,
+    TerminalSize, Verdict, Waited,
+};
+
+/// How long anything may take on a loaded machine before a test gives up on it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The path of a badly behaved agent.
+#[must_use]
+pub fn agent(name: &str) -> PathBuf {
+    let path = Path::new(env!("AGENTS_DIR")).join(name);
+    assert!(path.exists(), "there is no agent {name}");
+    path
+}
+
+/// Waits until `found` gives something; panics with `what` when patience is over.
+#[track_caller]
+pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(thing) = found() {
+            return thing;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A directory of one test, removed with all that is in it.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    name: String,
+    canaries: Vec<Canary>,
+}
+
+/// A bystander. It must outlive everything a test does.
+#[derive(Debug)]
+struct Canary {
+    child: Child,
+    who: &'static str,
+}
+
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+impl Scratch {
+    /// Makes the directory, and bystanders of the kinds that pattern-killers hit.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let n = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{name}-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(format!("kennel-it-{name}"));
+        fs::create_dir_all(path.join("work")).expect("a temporary directory can be made");
+        Self { path, name, canaries: Vec::new() }
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where runs work.
+    #[must_use]
+    pub fn work(&self) -> PathBuf {
+        self.path.join("work")
+    }
+
+    /// A file agents report to.
+    #[must_use]
+    pub fn truth(&self) -> PathBuf {
+        self.path.join("truth")
+    }
+
+    /// What agents have reported so far.
+    #[must_use]
+    pub fn told(&self) -> String {
+        fs::read_to_string(self.truth()).unwrap_or_default()
+    }
+
+    /// The directory of the run of this name.
+    #[must_use]
+    pub fn run_dir(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The id of the run of this name, unique over all tests.
+    #[must_use]
+    pub fn run_id(&self, name: &str) -> RunId {
+        RunId::new(format!("t-{}-{name}", self.name)).expect("names of tests are fit for ids")
+    }
+
+    /// A spec that runs an agent in the working directory, told where to report the truth.
+    #[must_use]
+    pub fn spec(&self, name: &str, agent_name: &str, args: &[&str]) -> Spec {
+        let mut spec = Spec::new(self.run_id(name), agent(agent_name));
+        spec.args = args.iter().map(OsString::from).collect();
+        spec.cwd = Some(self.work());
+        spec.env.set.push(("TRUTH".into(), self.truth().into()));
+        spec
+    }
+
+    /// Starts a run with the test keeper.
+    #[track_caller]
+    pub fn start(&self, name: &str, spec: &Spec) -> Run {
+        match self.try_start(name, spec, &test_keeper()) {
+            Ok(run) => run,
+            Err(e) => panic!("{name} does not start: {e}"),
+        }
+    }
+
+    /// Starts a run with a keeper of the caller's.
+    pub fn try_start(
+        &self,
+        name: &str,
+        spec: &Spec,
+        keeper: &KeeperProgram,
+    ) -> Result<Run, kennel_process::StartError> {
+        kennel_process::start_with(spec, &self.run_dir(name), keeper)
+    }
+
+    /// Adds bystanders that look like the run of this spec: same arguments, same directory, the working
+    /// directory's path among their arguments, and neighbours whose names begin with its name.
+    pub fn add_bystanders(&mut self, spec: &Spec) {
+        let work = self.work();
+        let sleeper = |who: &'static str, cwd: &Path, argv0: &Path, extra: &[OsString]| {
+            use std::os::unix::process::CommandExt;
+            let child = Command::new(agent("bystander"))
+                .arg0(argv0)
+                .args(extra)
+                .current_dir(cwd)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("a bystander starts");
+            Canary { child, who }
+        };
+        let program = PathBuf::from(&spec.program);
+        let inside = work.join("inside");
+        let longer = self.path.join("work6");
+        for dir in [&inside, &longer] {
+            fs::create_dir_all(dir).expect("it can be made");
+        }
+        self.canaries.push(sleeper("same argv", Path::new("/"), &program, &spec.args));
+        self.canaries.push(sleeper("same cwd", &work, Path::new("editor"), &[]));
+        self.canaries.push(sleeper("cwd inside", &inside, Path::new("shell"), &[]));
+        let path = [work.clone().into_os_string()];
+        self.canaries.push(sleeper("path in argv", Path::new("/"), Path::new("tail"), &path));
+        self.canaries.push(sleeper(
+            "longer name",
+            &longer,
+            Path::new("agent"),
+            &[longer.clone().into()],
+        ));
+    }
+
+    /// The checker, after a run has ended: nothing that carries its cookie, no cgroup, no socket, no
+    /// keeper is left, the lock is free, every bystander lives.
+    #[track_caller]
+    pub fn check_gone(&mut self, name: &str) {
+        let run = self.run_id(name);
+        let dir = self.run_dir(name);
+        until("the keeper lets go of its lock", || lock_is_free(&dir).then_some(()));
+        let carriers = carriers_of(run.as_str());
+        assert!(carriers.is_empty(), "{name}: processes carry its cookie: {carriers:?}");
+        let leaves = leaves_of(run.as_str());
+        assert!(leaves.is_empty(), "{name}: cgroups are left: {leaves:?}");
+        assert!(!dir.join("control").exists(), "{name}: its socket is left");
+        self.check_bystanders();
+    }
+
+    /// Every bystander lives.
+    #[track_caller]
+    pub fn check_bystanders(&mut self) {
+        for canary in &mut self.canaries {
+            let ended = canary.child.try_wait().expect("we are its parent");
+            assert!(ended.is_none(), "bystander {:?} was hurt: {ended:?}", canary.who);
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for canary in &mut self.canaries {
+            let _ = canary.child.kill();
+            let _ = canary.child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The keeper of the tests, which has failpoints.
+#[must_use]
+pub fn test_keeper() -> KeeperProgram {
+    KeeperProgram::new(test_keeper_path())
+}
+
+/// The executable of the keeper of the tests: beside the test binary's own directory.
+#[must_use]
+pub fn test_keeper_path() -> PathBuf {
+    let mut path = std::env::current_exe().expect("we run from a file");
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    path.join("test-keeper")
+}
+
+/// Both kinds of streams, for tests that must hold in either.
+#[must_use]
+pub fn both_streams() -> [Streams; 2] {
+    [Streams::Pipes { stdin: Stdin::Closed }, Streams::Terminal { size: TerminalSize::default() }]
+}
+
+/// The containments that can be had on this machine, found out by doing. Says which cannot.
+#[must_use]
+pub fn containments() -> Vec<Containment> {
+    use std::sync::OnceLock;
+    static HAD: OnceLock<bool> = OnceLock::new();
+    let cgroup = *HAD.get_or_init(|| {
+        let scratch = Scratch::new("probe");
+        let mut run = scratch.start("probe", &scratch.spec("probe", "bystander", &[]));
+        let had = run.started.containment == Containment::Cgroup;
+        run.connection.kill().expect("it can be killed");
+        let _ = end_of(&mut run);
+        if !had {
+            println!("SKIPPED: no cgroup here ({:?})", run.started.containment_because);
+        }
+        had
+    });
+    let mut list = vec![Containment::Subreaper];
+    if cgroup {
+        list.insert(0, Containment::Cgroup);
+    }
+    list
+}
+
+/// Waits for the end of a run, which must be with proof.
+#[track_caller]
+pub fn end_of(run: &mut Run) -> End {
+    match run.connection.wait_end(PATIENCE) {
+        Ok(Waited::Ended(end)) => *end,
+        other => panic!("the run does not end: {other:?}"),
+    }
+}
+
+/// The proof in an end.
+#[track_caller]
+#[must_use]
+pub fn proof_of(end: &End) -> &Proof {
+    match &end.verdict {
+        Verdict::Dead(proof) => proof,
+        Verdict::Lost(lost) => panic!("lost: {lost:?}"),
+    }
+}
+
+/// Stops a run and checks that its end says what the caller expects of the leader.
+#[track_caller]
+pub fn stop_and_expect(run: &mut Run, grace: Duration, status: ExitStatus) -> End {
+    run.connection.stop(Some(grace)).expect("it can be stopped");
+    let end = end_of(run);
+    assert_eq!(end.status, status, "{end:?}");
+    assert_eq!(proof_of(&end).leader(), status);
+    end
+}
+
+/// Every process whose environment holds this run's cookie, with its state and command line.
+#[must_use]
+pub fn carriers_of(run: &str) -> Vec<String> {
+    let cookie = format!("KENNEL_RUN={run}");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("it is there").flatten() {
+        let path = entry.path();
+        let environ = fs::read(path.join("environ")).unwrap_or_default();
+        if environ.split(|b| *b == 0).any(|e| e == cookie.as_bytes()) {
+            let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
+            let state = stat.rsplit(')').next().and_then(|s| s.split_whitespace().next());
+            let command = fs::read(path.join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            found.push(format!("{} {state:?} {command}", entry.file_name().to_string_lossy()));
+        }
+    }
+    found
+}
+
+/// Every cgroup v2 directory named after this run, wherever the hierarchy is mounted.
+#[must_use]
+pub fn leaves_of(run: &str) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let point = fields.nth(1)?;
+        (fields.next() == Some("cgroup2")).then(|| PathBuf::from(point))
+    });
+    let name = format!("kennel-{run}");
+    let mut found = Vec::new();
+    for point in points {
+        find_directories(&point, &name, &mut found);
+    }
+    found
+}
+
+fn find_directories(at: &Path, name: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(at).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            if entry.file_name().to_string_lossy() == name {
+                found.push(entry.path());
+            }
+            find_directories(&entry.path(), name, found);
+        }
+    }
+}
+
+fn lock_is_free(dir: &Path) -> bool {
+    use rustix::fs::{FlockOperation, flock};
+    let Ok(file) = fs::File::open(dir.join("lock")) else { return true };
+    flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
