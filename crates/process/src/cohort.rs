@@ -111,10 +111,10 @@ impl Cohort {
     }
 
     fn others_gone(&mut self) -> io::Result<bool> {
-        if let Some(leaf) = &self.leaf {
-            if leaf.populated()? {
-                return Ok(false);
-            }
+        if let Some(leaf) = &self.leaf
+            && leaf.populated()?
+        {
+            return Ok(false);
         }
         match self.role {
             Role::Owner => {
@@ -259,11 +259,7 @@ impl Cohort {
             Ok(proc::stat(held.pid())?.session == session && !held.has_ended()?)
         });
         // Only if the leader still holds the number was it that session all the while.
-        match leader.held().signal(0) {
-            Ok(()) => Ok(members),
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(members),
-            Err(_) => Ok(Vec::new()),
-        }
+        Ok(if keeps_its_number(leader.held()) { members } else { Vec::new() })
     }
 
     fn other_children(&self) -> io::Result<Vec<Pid>> {
@@ -457,8 +453,7 @@ pub(crate) fn visit_descendants(
         let is_child = proc::stat(pid).is_ok_and(|s| s.ppid == parent.pid().get());
         // The stat was the held child's only if its number was not freed meanwhile, and the number
         // in it the held parent's only if that was not collected.
-        let certain =
-            child.signal(0).is_ok_or_permission() && parent.signal(0).is_ok_or_permission();
+        let certain = keeps_its_number(&child) && keeps_its_number(parent);
         if is_child && certain && known.insert(pid) {
             see(&child);
             visit_descendants(&child, known, depth - 1, see);
@@ -466,17 +461,12 @@ pub(crate) fn visit_descendants(
     }
 }
 
-/// `EPERM` of a probe means: it is there, and somebody else's.
-trait Probe {
-    fn is_ok_or_permission(self) -> bool;
-}
-
-impl Probe for io::Result<()> {
-    fn is_ok_or_permission(self) -> bool {
-        match self {
-            Ok(()) => true,
-            Err(e) => e.raw_os_error() == Some(libc::EPERM),
-        }
+/// True if a held process has not been collected, so that its number is still its own. `EPERM` of a
+/// probe means: it is there, and somebody else's.
+fn keeps_its_number(held: &Pidfd) -> bool {
+    match held.signal(0) {
+        Ok(()) => true,
+        Err(e) => e.raw_os_error() == Some(libc::EPERM),
     }
 }
 

@@ -63,7 +63,7 @@ pub use record::{
     Cause, End, LimitReached, Lost, ReadError, StartFailure, StartStage, Started, Verdict,
 };
 pub use signal::{NotASignal, Signal};
-pub use spawn::{KeeperProgram, Run, StartError, start, start_with};
+pub use spawn::{KeeperProgram, Run, StartError, start, start_detached, start_with};
 pub use spec::{
     COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MIN_KEEP_BYTES, OnExit, RunId,
     Spec, SpecError, Stdin, Streams, TerminalSize,

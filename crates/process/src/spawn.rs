@@ -206,6 +206,20 @@ fn receive_with_descriptor(
     Ok(bytes)
 }
 
+/// Starts a program of our own that must outlive us, the daemon mostly: in a session of its own, child of
+/// nobody, with no input, its output appended to `log`, and no other descriptor. Not a run: nobody owns
+/// it but itself.
+pub fn start_detached(program: &Path, args: &[OsString], log: &Path) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let log = std::fs::File::options().append(true).create(true).mode(0o600).open(log)?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    crate::sys::fork::detach_on_exec(&mut command);
+    // What is waited for is the process in between, which leaves at once.
+    command.spawn()?.wait()?;
+    Ok(())
+}
+
 /// Why a run could not be started. Except for [`NoAnswer`](Self::NoAnswer) and
 /// [`KeeperDied`](Self::KeeperDied), no instruction of the program has run; after those two,
 /// [`adopt`](crate::adopt) tells.

@@ -476,10 +476,11 @@ impl Keeper {
             let _ = self.stop(Cause::Stopped, grace);
         }
         // While force is at work the dead are collected when nobody is left, all at once.
-        if arrived.child && !self.ladder.is_forcing() {
-            if let Err(e) = self.kept.cohort.reap_others() {
-                self.complain("collect children", &e);
-            }
+        if arrived.child
+            && !self.ladder.is_forcing()
+            && let Err(e) = self.kept.cohort.reap_others()
+        {
+            self.complain("collect children", &e);
         }
     }
 

@@ -59,8 +59,13 @@ pub(crate) struct Streams {
 }
 
 enum Source {
-    Pipes { stdout: Pipe, stderr: Pipe },
+    Pipes(Box<Pipes>),
     Terminal(Box<Terminal>),
+}
+
+struct Pipes {
+    stdout: Pipe,
+    stderr: Pipe,
 }
 
 struct Pipe {
@@ -127,7 +132,8 @@ impl Streams {
         };
         let (stdout, child_out) = Pipe::open(dir, Stream::Stdout, keep_bytes)?;
         let (stderr, child_err) = Pipe::open(dir, Stream::Stderr, keep_bytes)?;
-        let streams = Self::new(Source::Pipes { stdout, stderr }, Input::new(input, false));
+        let streams =
+            Self::new(Source::Pipes(Box::new(Pipes { stdout, stderr })), Input::new(input, false));
         Ok(Ends { child: [child_in, child_out, child_err], streams })
     }
 
@@ -152,7 +158,8 @@ impl Streams {
         let mut list = Vec::with_capacity(3);
         let waiting = !self.input.queue.is_empty();
         match &self.source {
-            Source::Pipes { stdout, stderr } => {
+            Source::Pipes(pipes) => {
+                let Pipes { stdout, stderr } = &**pipes;
                 list.extend(stdout.fd.as_ref().map(|f| (Ready::Stdout, f.as_fd(), false)));
                 list.extend(stderr.fd.as_ref().map(|f| (Ready::Stderr, f.as_fd(), false)));
                 let input = self.input.fd.as_ref().filter(|_| waiting);
@@ -184,7 +191,7 @@ impl Streams {
     pub(crate) fn drain(&mut self, see: &mut dyn FnMut(Piece<'_>)) -> bool {
         let deadline = sys::boottime() + DRAIN_BOUND;
         let ready = match &self.source {
-            Source::Pipes { .. } => [Ready::Stdout, Ready::Stderr],
+            Source::Pipes(_) => [Ready::Stdout, Ready::Stderr],
             Source::Terminal(_) => [Ready::Terminal, Ready::Terminal],
         };
         for one in ready {
@@ -210,10 +217,10 @@ impl Streams {
         let mut total = 0;
         for _ in 0..turns {
             let n = match (&mut self.source, ready) {
-                (Source::Pipes { stdout, .. }, Ready::Stdout) => stdout.read(&mut self.buffer, see),
-                (Source::Pipes { stderr, .. }, Ready::Stderr) => stderr.read(&mut self.buffer, see),
+                (Source::Pipes(pipes), Ready::Stdout) => pipes.stdout.read(&mut self.buffer, see),
+                (Source::Pipes(pipes), Ready::Stderr) => pipes.stderr.read(&mut self.buffer, see),
                 (Source::Terminal(t), Ready::Terminal) => t.read(&mut self.buffer, see),
-                (Source::Pipes { .. } | Source::Terminal(_), _) => 0,
+                (Source::Pipes(_) | Source::Terminal(_), _) => 0,
             };
             if n == 0 {
                 break;
@@ -256,14 +263,14 @@ impl Streams {
 
     fn takes_input(&self) -> bool {
         match &self.source {
-            Source::Pipes { .. } => self.input.fd.is_some(),
+            Source::Pipes(_) => self.input.fd.is_some(),
             Source::Terminal(terminal) => terminal.master.is_some(),
         }
     }
 
     fn write_input(&mut self) {
         let fd = match &self.source {
-            Source::Pipes { .. } => self.input.fd.as_ref(),
+            Source::Pipes(_) => self.input.fd.as_ref(),
             Source::Terminal(terminal) => terminal.master.as_ref(),
         };
         let Some(fd) = fd else { return };
@@ -313,9 +320,9 @@ impl Streams {
     pub(crate) fn totals(&self) -> OutputTotals {
         let complete = self.interests().iter().all(|(r, ..)| *r == Ready::Input);
         match &self.source {
-            Source::Pipes { stdout, stderr } => OutputTotals {
-                stdout: stdout.writer.totals(),
-                stderr: stderr.writer.totals(),
+            Source::Pipes(pipes) => OutputTotals {
+                stdout: pipes.stdout.writer.totals(),
+                stderr: pipes.stderr.writer.totals(),
                 complete,
             },
             Source::Terminal(terminal) => OutputTotals {

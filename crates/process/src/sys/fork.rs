@@ -218,10 +218,10 @@ impl Child<'_> {
             fail(self.report, Stage::Prepare, e);
         }
         await_gate();
-        if let Some(cwd) = &self.plan.cwd {
-            if let Err(e) = rustix::process::chdir(cwd.as_c_str()) {
-                fail(REPORT_FD, Stage::Directory, e);
-            }
+        if let Some(cwd) = &self.plan.cwd
+            && let Err(e) = rustix::process::chdir(cwd.as_c_str())
+        {
+            fail(REPORT_FD, Stage::Directory, e);
         }
         fail(REPORT_FD, Stage::Exec, self.exec());
     }
@@ -335,6 +335,28 @@ fn restore_oom(score: &[u8]) {
     {
         let _ = rustix::io::write(file.as_fd(), score);
     }
+}
+
+/// Has a command, once forked, start a session of its own, leave its parent, and hand no descriptor but
+/// its three streams to the program.
+pub(crate) fn detach_on_exec(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let detach = || {
+        rustix::process::setsid()?;
+        // SAFETY: as below; between fork and exec only system calls are made.
+        if check(unsafe { libc::fork() }.into())? > 0 {
+            // SAFETY: _exit runs no destructor and no handler of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+        // SAFETY: integers only. Marked and not closed, because the standard library still needs its
+        // own pipe to report a failed exec. An old kernel refuses, and the streams opened by this crate
+        // are close-on-exec anyway.
+        unsafe { libc::syscall(libc::SYS_close_range, GATE_FD, u32::MAX, flags) };
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(detach) };
 }
 
 /// Splits this process in two and keeps the child: the caller's parent sees an orderly exit at once,

@@ -28,11 +28,10 @@ impl SignalFd {
         check(unsafe { libc::sigfillset(set.as_mut_ptr()) }.into())?;
         // SAFETY: initialised by the call above.
         let set = unsafe { set.assume_init() };
+        let how = libc::SIG_SETMASK;
         // SAFETY: a valid set in, nothing out.
-        check(
-            unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }
-                .into(),
-        )?;
+        let ret = unsafe { libc::sigprocmask(how, &raw const set, std::ptr::null_mut()) };
+        check(ret.into())?;
         // A SIGCHLD that was ignored when we were exec'd would make the kernel reap for us and lose
         // every status.
         set_default(libc::SIGCHLD);
