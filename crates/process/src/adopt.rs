@@ -131,8 +131,8 @@ fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
 
 fn take_lock(dir: &RunDir) -> Result<Option<Lock>, AdoptError> {
     match dir.lock_existing() {
-        // A directory without a lock file was made for a keeper that never came. Making the file here
-        // keeps one that still comes from starting.
+        // A directory without a lock file was made for a keeper that never came. Making the file
+        // here keeps one that still comes from starting.
         Err(e) if e.kind() == io::ErrorKind::NotFound && dir.path().is_dir() => {
             dir.lock().map_err(AdoptError::System)
         }
@@ -174,8 +174,8 @@ fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
     std::fs::write(path, b"").map_err(AdoptError::System)
 }
 
-/// The leaf of a start that did not get as far as its record. Whoever is in it is the child that waits
-/// at a gate nobody can open any more.
+/// The leaf of a start that did not get as far as its record. Whoever is in it is the child that
+/// waits at a gate nobody can open any more.
 fn remove_unused_leaf(lock: &Lock) -> Result<(), AdoptError> {
     let Some(leaf) = lock.read_note().and_then(|note| note.leaf) else {
         return Ok(());

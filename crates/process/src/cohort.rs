@@ -1,12 +1,12 @@
 //! A run's processes: observing them, asking them, forcing them, and gathering the evidence.
 //!
 //! Owns: every signal that goes to a cohort. A victim is chosen only by what the kernel says of
-//! membership through a held descriptor: a child of ours, a member of the run's cgroup, a descendant of
-//! a held and living process, the group of a held leader. Never by a name, a path, a command line, a
-//! cookie or a number from a file.
+//! membership through a held descriptor: a child of ours, a member of the run's cgroup, a
+//! descendant of a held and living process, the group of a held leader. Never by a name, a path, a
+//! command line, a cookie or a number from a file.
 //!
-//! The same code serves the keeper, which is the cohort's parent, and whoever takes over from a keeper
-//! that has died ([`Role`]).
+//! The same code serves the keeper, which is the cohort's parent, and whoever takes over from a
+//! keeper that has died ([`Role`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -26,8 +26,8 @@ use crate::{Signal, record};
 
 /// The most processes one walk follows. A fork storm beyond it is finished by the next round.
 const MAX_WALK: usize = 100_000;
-/// How deep one walk goes, which is also how many descriptors it needs. What is deeper moves up when
-/// its parents are gone, and is found by the next round.
+/// How deep one walk goes, which is also how many descriptors it needs. What is deeper moves up
+/// when its parents are gone, and is found by the next round.
 pub(crate) const MAX_DEPTH: usize = 200;
 /// Collecting zombies one by one is repeated at most this part of the time.
 const REAP_DUTY: u32 = 2;
@@ -241,8 +241,8 @@ impl Cohort {
         }
     }
 
-    /// Members of the leader's session, told by its number. Sound only while the leader itself, alive
-    /// or not collected, keeps the number: otherwise the list is empty.
+    /// Members of the leader's session, told by its number. Sound only while the leader itself,
+    /// alive or not collected, keeps the number: otherwise the list is empty.
     fn session_members(&self) -> io::Result<Vec<Pidfd>> {
         let Some(leader) = self.leader.as_ref().filter(|_| !self.leader_collected) else {
             return Ok(Vec::new());
@@ -271,9 +271,9 @@ impl Cohort {
 
     /// Collects every ended child but the leader.
     ///
-    /// While the leader lives the kernel names each ended child in turn. Once the leader itself is a
-    /// zombie the kernel would name it for ever, so the list of children is gone through instead; that
-    /// costs time in proportion to all children, so it is done at most half of the time.
+    /// While the leader lives the kernel names each ended child in turn. Once the leader itself is
+    /// a zombie the kernel would name it for ever, so the list of children is gone through instead;
+    /// that costs time in proportion to all children, so it is done at most half of the time.
     pub(crate) fn reap_others(&mut self) -> io::Result<()> {
         let leader = self.leader.as_ref().map(|l| l.held().pid());
         loop {
@@ -363,8 +363,8 @@ impl Cohort {
         }
     }
 
-    /// What is the leader's status if the keeper did not record it? Bounded by the caller: the one who
-    /// collects orphans (init, usually) may need a moment.
+    /// What is the leader's status if the keeper did not record it? Bounded by the caller: the one
+    /// who collects orphans (init, usually) may need a moment.
     pub(crate) fn status_as_adopter(&mut self) -> io::Result<Option<ExitStatus>> {
         let Some(leader) = &self.leader else {
             return Ok(Some(ExitStatus::Unknown(UnknownStatus::KeeperLost)));
@@ -434,9 +434,9 @@ fn hold_each(
     held.filter(|h| accept(h).unwrap_or(false)).collect()
 }
 
-/// Shows everybody below this process who can be found now, held open, parents before children. Each
-/// was a child of a held process that had not been collected when its children were read, so descent is
-/// certain; that the list is complete is not.
+/// Shows everybody below this process who can be found now, held open, parents before children.
+/// Each was a child of a held process that had not been collected when its children were read, so
+/// descent is certain; that the list is complete is not.
 pub(crate) fn visit_descendants(
     parent: &Pidfd,
     known: &mut HashSet<Pid>,

@@ -1,7 +1,8 @@
 //! A connection to a keeper: ask it, watch it, follow its output.
 //!
-//! Owns: the client's side of the protocol of [`control`](crate::control). Blocking, with a deadline on
-//! every wait; [`AsFd`] lets an event loop wait instead. What it says of a run is what the keeper said.
+//! Owns: the client's side of the protocol of [`control`](crate::control). Blocking, with a
+//! deadline on every wait; [`AsFd`] lets an event loop wait instead. What it says of a run is what
+//! the keeper said.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -83,8 +84,9 @@ impl Connection {
         self.ask_status(Do::Status)
     }
 
-    /// Asks the run to stop, and has it forced after `grace` (the run's own grace if `None`). Returns
-    /// when the stop is recorded and under way; [`wait_end`](Self::wait_end) waits for the proof.
+    /// Asks the run to stop, and has it forced after `grace` (the run's own grace if `None`).
+    /// Returns when the stop is recorded and under way; [`wait_end`](Self::wait_end) waits for the
+    /// proof.
     pub fn stop(&mut self, grace: Option<Duration>) -> Result<(), ConnectionError> {
         self.stop_because(Cause::Stopped, grace)
     }
@@ -111,8 +113,8 @@ impl Connection {
         self.ask_done(Do::Signal { signal: signal.number() })
     }
 
-    /// Writes to the run's standard input or terminal. The keeper queues a bounded amount for a run that
-    /// does not read, then refuses with [`InputFull`](crate::RefusalCode::InputFull).
+    /// Writes to the run's standard input or terminal. The keeper queues a bounded amount for a run
+    /// that does not read, then refuses with [`InputFull`](crate::RefusalCode::InputFull).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         for part in bytes.chunks(INPUT_FRAME_BYTES) {
             let id = self.take_id();
@@ -177,8 +179,9 @@ impl Connection {
         }
     }
 
-    /// Watches until the run has ended, or is stuck, or the time is over. A keeper leaves when its work
-    /// is done: then its record answers. An error therefore means that the keeper died before the end.
+    /// Watches until the run has ended, or is stuck, or the time is over. A keeper leaves when its
+    /// work is done: then its record answers. An error therefore means that the keeper died before
+    /// the end.
     pub fn wait_end(&mut self, timeout: Duration) -> Result<Waited, ConnectionError> {
         let watched = self.watch_end(timeout);
         if watched.is_err()

@@ -1,7 +1,7 @@
 //! What holds a cohort together: a cgroup leaf where one can be had, a subreaper, or a group alone.
 //!
-//! Owns: the three grades and the cgroup leaf of a run (made, killed, listed, removed). Found out by
-//! doing, never by version. Never touches a leaf whose inode is not the one it made or recorded.
+//! Owns: the three grades and the cgroup leaf of a run (made, killed, listed, removed). Found out
+//! by doing, never by version. Never touches a leaf whose inode is not the one it made or recorded.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -95,8 +95,8 @@ impl Leaf {
         leaf
     }
 
-    /// Opens a leaf again by what was recorded of it. One that is gone, or whose path is another's by
-    /// now, was removed, and only an empty one can be.
+    /// Opens a leaf again by what was recorded of it. One that is gone, or whose path is another's
+    /// by now, was removed, and only an empty one can be.
     pub(crate) fn reopen(id: &LeafId) -> io::Result<Reopened> {
         // The hierarchy itself must be there: on another mount "not found" would mean nothing.
         id.path.parent().unwrap_or(Path::new("/")).metadata()?;
@@ -149,8 +149,8 @@ impl Leaf {
         }
     }
 
-    /// SIGKILL to all members, whoever's they are. Neither complete nor a proof: a process whose main
-    /// thread has left is passed over.
+    /// SIGKILL to all members, whoever's they are. Neither complete nor a proof: a process whose
+    /// main thread has left is passed over.
     pub(crate) fn kill_all(&self) -> io::Result<()> {
         match (&self.kill).write_all(b"1") {
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),

@@ -61,8 +61,8 @@ pub(crate) enum Do {
     },
     CloseStdin,
     Resize(TerminalSize),
-    /// Be sent every event from here on. With `ack`, the keeper waits a bounded time after the end for
-    /// the acknowledgement before it leaves.
+    /// Be sent every event from here on. With `ack`, the keeper waits a bounded time after the end
+    /// for the acknowledgement before it leaves.
     Watch {
         ack: bool,
     },

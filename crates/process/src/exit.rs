@@ -1,6 +1,7 @@
 //! How the leader ended. Owns the only conversions from what the kernel says to what kennel says.
 //!
-//! Never invents a status: what nobody can know any more is [`ExitStatus::Unknown`], with the reason.
+//! Never invents a status: what nobody can know any more is [`ExitStatus::Unknown`], with the
+//! reason.
 
 use std::fmt;
 

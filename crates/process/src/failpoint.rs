@@ -1,8 +1,9 @@
-//! Named points at which a test may kill, stop or fail this process. Nothing at all in shipped builds.
+//! Named points at which a test may kill, stop or fail this process. Nothing at all in shipped
+//! builds.
 //!
-//! With the feature `failpoints`, the variable `KENNEL_FAILPOINT` holds `NAME=ACTION` pairs, separated
-//! by `;`. The actions: `kill` (SIGKILL ourselves), `stop` (SIGSTOP ourselves, until somebody sends
-//! SIGCONT or SIGKILL), `errno:N` (fail with that error), `panic`.
+//! With the feature `failpoints`, the variable `KENNEL_FAILPOINT` holds `NAME=ACTION` pairs,
+//! separated by `;`. The actions: `kill` (SIGKILL ourselves), `stop` (SIGSTOP ourselves, until
+//! somebody sends SIGCONT or SIGKILL), `errno:N` (fail with that error), `panic`.
 
 use std::io;
 

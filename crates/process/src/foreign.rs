@@ -1,11 +1,12 @@
 //! Processes we did not start: stopping one, or one with its descendants, and listing.
 //!
-//! Owns: the verbs for strangers. A victim is a [`Process`] the caller took hold of; descendants are
-//! found by descent from held processes only. Finding by command line lists and never signals: the
-//! caller looks, chooses, and passes identities on.
+//! Owns: the verbs for strangers. A victim is a [`Process`] the caller took hold of; descendants
+//! are found by descent from held processes only. Finding by command line lists and never signals:
+//! the caller looks, chooses, and passes identities on.
 //!
-//! What is proven is less than for a run of ours: every process that was held has ended. A descendant
-//! that lost its parent before it could be seen belongs to nobody we hold, and is not touched.
+//! What is proven is less than for a run of ours: every process that was held has ended. A
+//! descendant that lost its parent before it could be seen belongs to nobody we hold, and is not
+//! touched.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -52,8 +53,8 @@ pub fn stop_process(process: Process, grace: Duration) -> Result<StrangersStoppe
     stop_all(vec![process], grace, false)
 }
 
-/// Stops one process with all its descendants: asks all, and forces after `grace`, again and again until
-/// a look finds nobody new and everybody held has ended.
+/// Stops one process with all its descendants: asks all, and forces after `grace`, again and again
+/// until a look finds nobody new and everybody held has ended.
 pub fn stop_tree(root: Process, grace: Duration) -> Result<StrangersStopped, StrangerError> {
     refuse_ancestor(&root)?;
     let mut held = vec![root];
@@ -94,8 +95,8 @@ pub struct Found {
     pub command_line: String,
 }
 
-/// Lists the processes whose command line holds `pattern`, a plain text. A listing for people: whoever is
-/// on it may be a bystander, and nothing is ever stopped by it.
+/// Lists the processes whose command line holds `pattern`, a plain text. A listing for people:
+/// whoever is on it may be a bystander, and nothing is ever stopped by it.
 ///
 /// ```
 /// let found = kennel_process::find_by_command_line("no such command line anywhere").unwrap();

@@ -1,9 +1,9 @@
 //! Who a process is, in a way that a reused number cannot fool.
 //!
 //! Owns: [`Identity`] (what is written down about a process), [`Process`] (a process held open, the
-//! only thing that can be signalled), and [`Liveness`] (the three-valued answer to "does it live?").
-//! Never guesses: what cannot be decided is [`Liveness::Unknown`], and unknown is never signalled and
-//! never called dead.
+//! only thing that can be signalled), and [`Liveness`] (the three-valued answer to "does it
+//! live?"). Never guesses: what cannot be decided is [`Liveness::Unknown`], and unknown is never
+//! signalled and never called dead.
 
 use std::fmt;
 use std::io;
@@ -195,8 +195,8 @@ impl Process {
 
     /// Takes hold of whatever process has this number now.
     ///
-    /// This is where a number from outside becomes an identity. What the caller means by the number is
-    /// the caller's to know; from here on only this one process is meant, and never a successor.
+    /// This is where a number from outside becomes an identity. What the caller means by the number
+    /// is the caller's to know; from here on only this one process is meant, and never a successor.
     pub fn from_number(pid: u32) -> Result<Self, HoldError> {
         let pid = Pid::new(pid.into()).ok_or(HoldError::NotAllowed(pid))?;
         let held = Pidfd::open(pid).map_err(|e| HoldError::from_io(pid.get(), e))?;

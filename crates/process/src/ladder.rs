@@ -24,7 +24,8 @@ pub const FORCE_BOUND: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between rounds while the bound has not passed.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between rounds once stuck: a survivor may wait for a dead network mount for days.
+/// The longest pause between rounds once stuck: a survivor may wait for a dead network mount for
+/// days.
 const LONGEST_STUCK_PAUSE: Duration = Duration::from_secs(30);
 
 /// What was seen of the cohort just now.

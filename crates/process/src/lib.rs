@@ -2,29 +2,30 @@
 //!
 //! Four verbs:
 //!
-//! - [`start`] runs a program under a *keeper*, a small process of its own that is the program's parent
-//!   and owner. Nothing runs before it is recorded durably.
-//! - [`Connection::stop`] asks the program to end and forces it after a grace; [`Connection::kill`] forces
-//!   at once. One protocol for every caller.
-//! - [`Connection::wait_end`] returns the [`End`]: why, how, and the [`Proof`] that nothing is left, or the
-//!   [`Survivor`]s and the reason.
-//! - [`adopt`] tells what became of a run from its directory alone, in any process, after any crash, and
-//!   takes over where a keeper died.
+//! - [`start`] runs a program under a *keeper*, a small process of its own that is the program's
+//!   parent and owner. Nothing runs before it is recorded durably.
+//! - [`Connection::stop`] asks the program to end and forces it after a grace; [`Connection::kill`]
+//!   forces at once. One protocol for every caller.
+//! - [`Connection::wait_end`] returns the [`End`]: why, how, and the [`Proof`] that nothing is
+//!   left, or the [`Survivor`]s and the reason.
+//! - [`adopt`] tells what became of a run from its directory alone, in any process, after any
+//!   crash, and takes over where a keeper died.
 //!
-//! A program that uses this crate calls [`keeper::enter`] first in its `main`, because it is its own
-//! keeper's executable.
+//! A program that uses this crate calls [`keeper::enter`] first in its `main`, because it is its
+//! own keeper's executable.
 //!
 //! # What is promised, and what is not
 //!
-//! A [`Proof`] names what it rests on. With [`Containment::Cgroup`] nobody is left in the run's cgroup and
-//! no descendant of its leader is left at all. With [`Containment::Subreaper`] no descendant is left. With
-//! [`Containment::Group`] nobody is left in its session; a process that left the session is not covered.
-//! Work handed to a daemon that was there before (docker, systemd, tmux) is not a descendant: if it
-//! carries the run's cookie it is reported ([`Event::Outside`]), never signalled.
+//! A [`Proof`] names what it rests on. With [`Containment::Cgroup`] nobody is left in the run's
+//! cgroup and no descendant of its leader is left at all. With [`Containment::Subreaper`] no
+//! descendant is left. With [`Containment::Group`] nobody is left in its session; a process that
+//! left the session is not covered. Work handed to a daemon that was there before (docker, systemd,
+//! tmux) is not a descendant: if it carries the run's cookie it is reported ([`Event::Outside`]),
+//! never signalled.
 //!
-//! Signals go only through [`Process`], which holds a process open: a number that has been reused cannot
-//! be hit. What cannot be known is said to be unknown ([`ExitStatus::Unknown`], [`Liveness::Unknown`],
-//! [`Lost`]).
+//! Signals go only through [`Process`], which holds a process open: a number that has been reused
+//! cannot be hit. What cannot be known is said to be unknown ([`ExitStatus::Unknown`],
+//! [`Liveness::Unknown`], [`Lost`]).
 //!
 //! Synchronous, without a runtime. Every wait has a bound; everything waitable has a descriptor.
 

@@ -6,13 +6,13 @@
 //! stdout.1107296256   the newest one, being written
 //! ```
 //!
-//! Owns: the segments, the limit (head and tail are kept, the middle is dropped one whole segment at a
-//! time) and the account of what was dropped. The keeper alone writes and removes segments. A reader
-//! finds the offset of every byte in the names, and every gap between them; it is shown as a gap and
-//! never closed up.
+//! Owns: the segments, the limit (head and tail are kept, the middle is dropped one whole segment
+//! at a time) and the account of what was dropped. The keeper alone writes and removes segments. A
+//! reader finds the offset of every byte in the names, and every gap between them; it is shown as a
+//! gap and never closed up.
 //!
-//! Never blocks the agent: the files are the buffer, and a disk that cannot take a byte costs that byte
-//! and is counted, not the agent.
+//! Never blocks the agent: the files are the buffer, and a disk that cannot take a byte costs that
+//! byte and is counted, not the agent.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -211,8 +211,8 @@ pub enum Chunk {
 /// The most bytes one [`read_output`] gives.
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
 
-/// Reads what is kept of a stream from `offset` on: bytes, or the gap that begins there, or nothing if
-/// nothing more was written so far. Works from the run's directory alone, alive or not.
+/// Reads what is kept of a stream from `offset` on: bytes, or the gap that begins there, or nothing
+/// if nothing more was written so far. Works from the run's directory alone, alive or not.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

@@ -80,8 +80,8 @@ impl Effort {
 pub(crate) struct SessionEmpty(pub(crate) ());
 
 impl Proof {
-    /// From the cohort's parent, with a cgroup: the leader was peeked at, recorded and collected, then no
-    /// child was left, then the cgroup could be removed.
+    /// From the cohort's parent, with a cgroup: the leader was peeked at, recorded and collected,
+    /// then no child was left, then the cgroup could be removed.
     pub(crate) fn by_cgroup(
         leaf: LeafId,
         _removed: &LeafRemoved,
@@ -101,8 +101,8 @@ impl Proof {
         Self::now(vec![Evidence::NoDescendant], leader, effort)
     }
 
-    /// From the leader's parent, without a subreaper: nobody was left in its session while its number
-    /// was still its own, then it was collected.
+    /// From the leader's parent, without a subreaper: nobody was left in its session while its
+    /// number was still its own, then it was collected.
     pub(crate) fn by_group(
         _no_children: &NoChildren,
         _session: &SessionEmpty,

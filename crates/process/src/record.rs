@@ -222,7 +222,8 @@ pub(crate) enum Fact {
 #[derive(Clone, Debug)]
 pub(crate) struct RunDir(PathBuf);
 
-/// The keeper's hold on a run directory. Released by the kernel when the keeper ends, however it ends.
+/// The keeper's hold on a run directory. Released by the kernel when the keeper ends, however it
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,

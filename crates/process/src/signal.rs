@@ -1,4 +1,5 @@
-//! Signals by name. A [`Signal`] is always one the kernel has; sending one needs a process held open.
+//! Signals by name. A [`Signal`] is always one the kernel has; sending one needs a process held
+//! open.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,9 +1,9 @@
-//! From a spec to a run that is owned: starts a keeper, hands it the spec, and returns once the program
-//! has really been exec'd.
+//! From a spec to a run that is owned: starts a keeper, hands it the spec, and returns once the
+//! program has really been exec'd.
 //!
 //! Owns: the starter's side of the gated exec. The keeper is this very executable, entered through
-//! [`keeper::enter`](crate::keeper::enter). Whatever happens to the starter afterwards is no concern of
-//! the run's.
+//! [`keeper::enter`](crate::keeper::enter). Whatever happens to the starter afterwards is no
+//! concern of the run's.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -46,7 +46,8 @@ impl KeeperProgram {
         Self { program: program.into(), env: Vec::new() }
     }
 
-    /// Gives the keeper itself a variable; the run does not see it. A keeper has no other environment.
+    /// Gives the keeper itself a variable; the run does not see it. A keeper has no other
+    /// environment.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
@@ -61,8 +62,9 @@ pub struct Run {
     pub connection: Connection,
     /// What was recorded of it before it ran.
     pub started: Started,
-    /// Its leader, held open. As long as it is held, the leader's status can be had even if the keeper
-    /// is killed, where the kernel remembers (6.15); see [`Orphan::know_leader`](crate::Orphan::know_leader).
+    /// Its leader, held open. As long as it is held, the leader's status can be had even if the
+    /// keeper is killed, where the kernel remembers (6.15); see
+    /// [`Orphan::know_leader`](crate::Orphan::know_leader).
     pub leader: Process,
     dir: PathBuf,
 }
@@ -77,8 +79,8 @@ impl Run {
 
 /// Starts a run in a new directory, with this executable as its keeper.
 ///
-/// Returns after the program has been exec'd. The run goes on when the returned value is dropped, and
-/// when this process ends.
+/// Returns after the program has been exec'd. The run goes on when the returned value is dropped,
+/// and when this process ends.
 ///
 /// ```standalone_crate
 /// use std::time::Duration;
@@ -206,9 +208,9 @@ fn receive_with_descriptor(
     Ok(bytes)
 }
 
-/// Starts a program of our own that must outlive us, the daemon mostly: in a session of its own, child of
-/// nobody, with no input, its output appended to `log`, and no other descriptor. Not a run: nobody owns
-/// it but itself.
+/// Starts a program of our own that must outlive us, the daemon mostly: in a session of its own,
+/// child of nobody, with no input, its output appended to `log`, and no other descriptor. Not a
+/// run: nobody owns it but itself.
 pub fn start_detached(program: &Path, args: &[OsString], log: &Path) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let log = std::fs::File::options().append(true).create(true).mode(0o600).open(log)?;

@@ -1,7 +1,8 @@
 //! The keeper's connections: who is connected, what they are owed, how much may wait for them.
 //!
-//! Owns: the listening socket, the frames in and out, and every bound on both. A client that does not
-//! read loses output (and is told how much) and then the connection; it never slows the agent down.
+//! Owns: the listening socket, the frames in and out, and every bound on both. A client that does
+//! not read loses output (and is told how much) and then the connection; it never slows the agent
+//! down.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -1,8 +1,8 @@
 //! The keeper: one small process per run, parent of the agent, owner until the end.
 //!
 //! Owns: the way from a spec to a running program (the gated exec), after which the loop in
-//! [`run_loop`] takes over. Single-threaded, no runtime, no child but the agent. It needs nobody: the
-//! process that started it may die at any instruction.
+//! [`run_loop`] takes over. Single-threaded, no runtime, no child but the agent. It needs nobody:
+//! the process that started it may die at any instruction.
 //!
 //! ```text
 //! spec read -> directory locked -> cgroup leaf made -> leader forked, waits at its gate
@@ -48,7 +48,8 @@ pub const KEEPER_ARG: &str = "keeper";
 
 /// How long a new keeper waits to be told what to run.
 const SPEC_BOUND: Duration = Duration::from_secs(10);
-/// How long an exec may take before the start is given up: longer than any disk, shorter than a person.
+/// How long an exec may take before the start is given up: longer than any disk, shorter than a
+/// person.
 const EXEC_BOUND: Duration = Duration::from_secs(30);
 /// How long a child that never became the program may take to leave.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
@@ -57,8 +58,8 @@ const OOM_SCORE: i32 = -900;
 
 /// Becomes a keeper if this process was started as one; otherwise does nothing.
 ///
-/// Call it first in `main` of every program that calls [`start`](crate::start): a keeper is that very
-/// program, started again with [`KEEPER_ARG`] as its first argument.
+/// Call it first in `main` of every program that calls [`start`](crate::start): a keeper is that
+/// very program, started again with [`KEEPER_ARG`] as its first argument.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -157,8 +158,8 @@ pub(crate) struct Kept {
     _lock: Lock,
 }
 
-/// The whole way from a spec to a running program. A failure at any point leaves no process, no cgroup
-/// and no open gate behind.
+/// The whole way from a spec to a running program. A failure at any point leaves no process, no
+/// cgroup and no open gate behind.
 fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd), StartFailure> {
     let at = |stage: StartStage, path: String| move |e: io::Error| failure(stage, path, &e);
     let here = dir.path().display().to_string();
@@ -255,8 +256,8 @@ impl Undo {
 }
 
 impl Drop for Undo {
-    /// The gate is closed by now, so the child would leave by itself; this is faster, and also ends one
-    /// whose exec hangs. It is our only child.
+    /// The gate is closed by now, so the child would leave by itself; this is faster, and also ends
+    /// one whose exec hangs. It is our only child.
     fn drop(&mut self) {
         let deadline = sys::boottime() + LEAVE_BOUND;
         if let Some(child) = self.child.take() {
@@ -307,8 +308,8 @@ fn contain(spec: &Spec) -> Contained {
     }
 }
 
-/// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and the
-/// run is contained by the subreaper alone, with the reason.
+/// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and
+/// the run is contained by the subreaper alone, with the reason.
 fn fork_leader(
     spec: &Spec,
     ends: &Ends,
@@ -363,8 +364,8 @@ fn plan<'a>(spec: &Spec, ends: &'a Ends, oom_score: Option<i32>) -> io::Result<P
     })
 }
 
-/// The paths to try for a program: itself if it holds a slash, else one for each part of the run's own
-/// `PATH`.
+/// The paths to try for a program: itself if it holds a slash, else one for each part of the run's
+/// own `PATH`.
 fn candidates(
     program: &OsStr,
     env: &[(OsString, OsString)],
@@ -419,8 +420,8 @@ fn open_gate(
         start_error: Some(failed.clone()),
         at_ms: unix_ms(),
     };
-    // If this cannot be written the record says "started", and whoever adopts the run finds its leader
-    // gone: less said, nothing wrong said.
+    // If this cannot be written the record says "started", and whoever adopts the run finds its
+    // leader gone: less said, nothing wrong said.
     let _ = record.append(&Fact::Ended(Box::new(end)));
     Err(failed)
 }
@@ -442,8 +443,8 @@ fn redirect_stderr(dir: &RunDir) {
     }
 }
 
-/// Tells the starter, and gives it a descriptor of the leader: with it the status can be had even if
-/// this keeper is killed. The starter may be gone; that changes nothing.
+/// Tells the starter, and gives it a descriptor of the leader: with it the status can be had even
+/// if this keeper is killed. The starter may be gone; that changes nothing.
 fn tell_started(starter: &UnixStream, id: u64, kept: &Kept, leader: OwnedFd) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let status = run_loop::first_status(kept);

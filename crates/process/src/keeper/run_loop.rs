@@ -9,9 +9,9 @@
 //!                                   proof -> drain -> record -> tell -> wait for the ack -> leave
 //! ```
 //!
-//! Owns: the run from its exec to its end. At rest it sleeps in the kernel: without a stop under way
-//! there is no deadline and no periodic wake-up. Never announces what is not recorded, and never lets a
-//! client, a full disk or a screen get in the way of the stop protocol.
+//! Owns: the run from its exec to its end. At rest it sleeps in the kernel: without a stop under
+//! way there is no deadline and no periodic wake-up. Never announces what is not recorded, and
+//! never lets a client, a full disk or a screen get in the way of the stop protocol.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! The keeper's side of the agent's three standard streams.
 //!
-//! Owns: the pipes or the terminal, the files they are copied to, the queue of input not yet taken, and
-//! the current screen of a terminal. Reads as fast as the agent writes, whoever listens or does not.
-//! Exit and end of output are two facts: nothing here waits for the one because of the other.
+//! Owns: the pipes or the terminal, the files they are copied to, the queue of input not yet taken,
+//! and the current screen of a terminal. Reads as fast as the agent writes, whoever listens or does
+//! not. Exit and end of output are two facts: nothing here waits for the one because of the other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,8 +26,8 @@ const READS_PER_TURN: usize = 16;
 const BUFFER_IDLE: Duration = Duration::from_millis(200);
 /// The most input that waits for the run to read it.
 pub(crate) const MAX_INPUT_BYTES: usize = 1 << 20;
-/// What is read of a stream after the cohort is gone: more than a pipe can hold, so all that the cohort
-/// wrote; a stranger who holds the other end and writes on is cut off here.
+/// What is read of a stream after the cohort is gone: more than a pipe can hold, so all that the
+/// cohort wrote; a stranger who holds the other end and writes on is cut off here.
 const DRAIN_BYTES: u64 = 4 << 20;
 /// And for no longer than this.
 const DRAIN_BOUND: Duration = Duration::from_secs(2);
@@ -187,7 +187,8 @@ impl Streams {
         }
     }
 
-    /// Reads what is left once the cohort is gone, within the bounds. True if every writer had closed.
+    /// Reads what is left once the cohort is gone, within the bounds. True if every writer had
+    /// closed.
     pub(crate) fn drain(&mut self, see: &mut dyn FnMut(Piece<'_>)) -> bool {
         let deadline = sys::boottime() + DRAIN_BOUND;
         let ready = match &self.source {
@@ -246,8 +247,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Closes the input once all that was queued is taken. A terminal has no end to close: it is sent
-    /// the end-of-file character instead.
+    /// Closes the input once all that was queued is taken. A terminal has no end to close: it is
+    /// sent the end-of-file character instead.
     pub(crate) fn close_input(&mut self) -> Result<(), InputRefused> {
         const END_OF_FILE: u8 = 4;
         if self.input.terminal {

@@ -1,9 +1,9 @@
 //! The gated fork: a child that is ours, in its cgroup and recorded before it runs user code.
 //!
-//! The child prepares itself (session, terminal, streams, signals, descriptors), then blocks reading
-//! one byte from the gate. If the gate closes instead, because the keeper died, the child leaves
-//! without having run a single instruction of the user's. Errors travel back through a pipe that a
-//! successful exec closes.
+//! The child prepares itself (session, terminal, streams, signals, descriptors), then blocks
+//! reading one byte from the gate. If the gate closes instead, because the keeper died, the child
+//! leaves without having run a single instruction of the user's. Errors travel back through a pipe
+//! that a successful exec closes.
 //!
 //! Between `clone3` and `execve` the child uses only system calls: nothing here allocates or locks.
 
@@ -337,8 +337,8 @@ fn restore_oom(score: &[u8]) {
     }
 }
 
-/// Has a command, once forked, start a session of its own, leave its parent, and hand no descriptor but
-/// its three streams to the program.
+/// Has a command, once forked, start a session of its own, leave its parent, and hand no descriptor
+/// but its three streams to the program.
 pub(crate) fn detach_on_exec(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let detach = || {
@@ -349,9 +349,9 @@ pub(crate) fn detach_on_exec(command: &mut std::process::Command) {
             unsafe { libc::_exit(0) };
         }
         let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-        // SAFETY: integers only. Marked and not closed, because the standard library still needs its
-        // own pipe to report a failed exec. An old kernel refuses, and the streams opened by this crate
-        // are close-on-exec anyway.
+        // SAFETY: integers only. Marked and not closed, because the standard library still needs
+        // its own pipe to report a failed exec. An old kernel refuses, and the streams opened by
+        // this crate are close-on-exec anyway.
         unsafe { libc::syscall(libc::SYS_close_range, GATE_FD, u32::MAX, flags) };
         Ok(())
     };
@@ -359,8 +359,8 @@ pub(crate) fn detach_on_exec(command: &mut std::process::Command) {
     unsafe { command.pre_exec(detach) };
 }
 
-/// Splits this process in two and keeps the child: the caller's parent sees an orderly exit at once,
-/// and nobody has to reap the process that goes on.
+/// Splits this process in two and keeps the child: the caller's parent sees an orderly exit at
+/// once, and nobody has to reap the process that goes on.
 pub(crate) fn detach() -> io::Result<()> {
     // SAFETY: we have one thread, see `clone_process`.
     match check(unsafe { libc::fork() }.into())? {

@@ -1,11 +1,12 @@
 //! The kernel, one function per operation. All `unsafe` of kennel lives in this directory.
 //!
 //! Owns: the raw system calls no library wraps (`clone3`, pidfs handles, `PIDFD_GET_INFO`, group
-//! signals through a pidfd, `waitid` with a peek), and the parsing of `/proc`. A bare process number
-//! enters the crate here and does not leave it again as something that can be signalled: the only
-//! type with a `signal` method is [`Pidfd`].
+//! signals through a pidfd, `waitid` with a peek), and the parsing of `/proc`. A bare process
+//! number enters the crate here and does not leave it again as something that can be signalled: the
+//! only type with a `signal` method is [`Pidfd`].
 //!
-//! Never does: decide anything. Which signal, when, and what it proves is said by the modules above.
+//! Never does: decide anything. Which signal, when, and what it proves is said by the modules
+//! above.
 
 pub(crate) mod fork;
 pub(crate) mod pidfd;
@@ -40,8 +41,8 @@ pub(crate) fn become_subreaper() -> io::Result<()> {
     }
 }
 
-/// Keeps the kernel's memory killer away from this process, where that is allowed. Returns the score
-/// in force before, which a child must get back before it becomes somebody else's program.
+/// Keeps the kernel's memory killer away from this process, where that is allowed. Returns the
+/// score in force before, which a child must get back before it becomes somebody else's program.
 pub(crate) fn protect_from_oom(score: i32) -> Option<i32> {
     const FILE: &str = "/proc/self/oom_score_adj";
     let before: i32 = std::fs::read_to_string(FILE).ok()?.trim().parse().ok()?;

@@ -1,7 +1,8 @@
 //! `/proc`, read and parsed here and nowhere else.
 //!
 //! Whatever is read by number is a rumour: the number may have changed hands between two reads. The
-//! callers hold a [`Pidfd`](super::Pidfd), read, and then check that the held process had not ended.
+//! callers hold a [`Pidfd`](super::Pidfd), read, and then check that the held process had not
+//! ended.
 
 use std::fs;
 use std::io;
@@ -131,8 +132,8 @@ fn children_under(tasks: &str) -> io::Result<Vec<Pid>> {
     Ok(pids)
 }
 
-/// For kernels without the `children` file: everyone who names us as parent. Weaker (a re-forker may
-/// slip through one scan), which is why rounds repeat and `ECHILD` has the last word.
+/// For kernels without the `children` file: everyone who names us as parent. Weaker (a re-forker
+/// may slip through one scan), which is why rounds repeat and `ECHILD` has the last word.
 fn own_children_by_scan() -> io::Result<Vec<Pid>> {
     let own = std::process::id();
     let is_child = |pid: &Pid| stat(*pid).is_ok_and(|s| s.ppid == own);
