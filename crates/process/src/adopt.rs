@@ -22,6 +22,7 @@ use crate::connection::{Connection, ConnectionError};
 use crate::containment::{Leaf, LeafId, LeafRemoved, Reopened};
 use crate::control::Status;
 use crate::exit::{ExitStatus, UnknownStatus};
+use crate::failpoint::failpoint;
 use crate::identity::{Liveness, Process};
 use crate::ladder::{Ladder, Rung};
 use crate::proof::{Proof, Survivor};
@@ -263,6 +264,7 @@ impl Orphan {
         let containment = self.started.containment;
         let mut cohort = Cohort::new(containment, Role::Adopter, self.leader.take(), leaf);
         let swept = climb(&mut cohort, self.started.ask, grace, gone.is_some());
+        failpoint("adopt.climbed")?;
         let swept = swept.and_then(|s| self.conclude(&mut cohort, cause, gone, s));
         self.leader = cohort.into_leader();
         swept
@@ -290,6 +292,7 @@ impl Orphan {
             Some(gone) => Some(gone),
             None => cohort.remove_leaf()?,
         };
+        failpoint("adopt.removed")?;
         let (suspects, _) = cohort::suspects(&self.started.run);
         let verdict = match removed {
             Some((leaf, removed)) if suspects.is_empty() => {
@@ -345,7 +348,7 @@ fn climb(
         let now_seen = seen(cohort)?;
         let now = sys::boottime();
         match ladder.next(now, now_seen) {
-            Rung::Ask => cohort.ask(ask)?,
+            Rung::Ask => cohort.ask(ask),
             Rung::Force { round } => {
                 forced_at.get_or_insert(now);
                 cohort.force(round)?;

@@ -29,6 +29,8 @@ const MAX_WALK: usize = 100_000;
 /// How deep one walk goes, which is also how many descriptors it needs. What is deeper moves up
 /// when its parents are gone, and is found by the next round.
 pub(crate) const MAX_DEPTH: usize = 200;
+/// How long one round goes on killing children without a pause.
+const PASSES_BOUND: Duration = Duration::from_millis(5);
 /// Collecting zombies one by one is repeated at most this part of the time.
 const REAP_DUTY: u32 = 2;
 
@@ -143,11 +145,11 @@ impl Cohort {
 
     /// Sends the gentle signal: to the leader, then to the others in its group, each followed by
     /// SIGCONT. One signal each: some agents take a second one as "now, without saving".
-    pub(crate) fn ask(&mut self, signal: Signal) -> io::Result<()> {
+    pub(crate) fn ask(&mut self, signal: Signal) {
         self.count_members();
         self.effort.asked = Some(signal);
         let Some(leader) = &self.leader else {
-            return Ok(());
+            return;
         };
         gentle(leader, signal);
         let group = leader.identity().pid;
@@ -158,7 +160,6 @@ impl Cohort {
                 let _ = member.signal(Signal::CONT.number());
             }
         });
-        Ok(())
     }
 
     /// One round of force. Errors of single steps are no reason to leave out the others; the proof
@@ -178,16 +179,36 @@ impl Cohort {
             let mut kills = 0;
             self.visit(&mut |member| kills += kill_one(member));
             self.effort.process_kills += kills;
-        } else if self.role == Role::Owner {
-            // What moved itself out of the cgroup and lost its parent is our child by now.
-            for child in self.other_children()? {
-                self.effort.process_kills += Pidfd::open(child).map_or(0, |c| kill_one(&c));
-            }
         }
         match self.role {
-            Role::Owner => self.reap_others(),
+            Role::Owner => self.kill_children(),
             Role::Adopter => Ok(()),
         }
+    }
+
+    /// Kills our children, pass after pass without a pause while there are any: what re-forks all
+    /// the time loses its parent at every step and so is our child at nearly every moment, but never
+    /// for long. What moved itself out of the cgroup is found here as well.
+    fn kill_children(&mut self) -> io::Result<()> {
+        let deadline = sys::boottime() + PASSES_BOUND;
+        loop {
+            let children = self.other_children()?;
+            for child in &children {
+                self.effort.process_kills += Pidfd::open(*child).map_or(0, |c| kill_one(&c));
+            }
+            // With a cgroup the dead are collected at once when it is empty.
+            if children.is_empty() || self.leaf_is_populated() {
+                return Ok(());
+            }
+            self.reap_others()?;
+            if sys::boottime() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn leaf_is_populated(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.populated().unwrap_or(true))
     }
 
     fn kill_group(&mut self) {

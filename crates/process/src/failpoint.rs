@@ -22,7 +22,11 @@ pub(crate) fn failpoint(name: &str) -> io::Result<()> {
         return Ok(());
     };
     let action = wanted.split(';').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    match action {
+    let action = action.filter(|action| match action.split_once('@') {
+        Some((_, nth)) => nth.parse() == Ok(passed(name)),
+        None => true,
+    });
+    match action.map(|action| action.split('@').next().unwrap_or(action)) {
         None => Ok(()),
         Some("kill") => raise(rustix::process::Signal::KILL),
         Some("stop") => raise(rustix::process::Signal::STOP),
@@ -32,6 +36,18 @@ pub(crate) fn failpoint(name: &str) -> io::Result<()> {
             Err(io::Error::from_raw_os_error(errno.expect("a known failpoint action")))
         }
     }
+}
+
+/// How often this point has been passed, this time included.
+#[cfg(feature = "failpoints")]
+fn passed(name: &str) -> u32 {
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, PoisonError};
+    static PASSED: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let times = passed.entry(name.to_owned()).or_insert(0);
+    *times += 1;
+    *times
 }
 
 #[cfg(feature = "failpoints")]

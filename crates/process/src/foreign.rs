@@ -67,7 +67,9 @@ pub fn stop_tree(root: Process, grace: Duration) -> Result<StrangersStopped, Str
 /// ```
 /// use kennel_process::{Process, descendants};
 ///
-/// let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60; true"]).spawn().unwrap();
+/// use std::process::Command;
+///
+/// let mut shell = Command::new("sh").args(["-c", "sleep 60; true"]).spawn().unwrap();
 /// let held = Process::from_number(shell.id()).unwrap();
 /// let below = descendants(&held);
 /// assert!(below.iter().all(|child| child.identity().pid != shell.id()));

@@ -187,6 +187,12 @@ impl Process {
         Ok(Self { held, identity })
     }
 
+    /// A child of ours whose identity was taken while it waited at its gate: an exec changes none
+    /// of it.
+    pub(crate) fn from_child(held: Pidfd, identity: Identity) -> Self {
+        Self { held, identity }
+    }
+
     /// A process held open by somebody else, with the identity they recorded for it.
     pub(crate) fn from_parts(held: std::os::fd::OwnedFd, identity: Identity) -> Option<Self> {
         let pid = Pid::new(identity.pid.into())?;

@@ -353,7 +353,11 @@ impl Record {
         Ok(Self { file, used: history.bytes })
     }
 
-    /// Adds a fact and makes it durable. After an error the same place is written again next time.
+    /// Adds a fact. After an error the same place is written again next time.
+    ///
+    /// An ending is synced to the disk before anybody hears of it. The steps before it outlive any
+    /// crash of ours once they are written; only the loss of the whole machine can take them, and
+    /// then nothing of the run is left either, and its end is told as a reboot.
     pub(crate) fn append(&mut self, fact: &Fact) -> io::Result<()> {
         failpoint("record.append")?;
         let line = encode(fact)?;
@@ -368,7 +372,9 @@ impl Record {
             return Err(io::Error::other("the record has no room but for the ending"));
         }
         self.file.write_all_at(&line, self.used)?;
-        self.file.sync_data()?;
+        if ending {
+            self.file.sync_data()?;
+        }
         self.used = end;
         Ok(())
     }
@@ -530,7 +536,8 @@ impl fmt::Display for ReadError {
             Self::Corrupt(path, why) => write!(f, "record {} is damaged: {why}", path.display()),
             Self::Newer(path, version) => write!(
                 f,
-                "record {} has format {version}, newer than this kennel's {VERSION}: use a later kennel",
+                "record {} has format {version}, newer than {VERSION} of this kennel: \
+                 use a later kennel",
                 path.display()
             ),
         }

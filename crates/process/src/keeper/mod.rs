@@ -99,6 +99,7 @@ fn become_keeper(dir: &RunDir) -> io::Result<()> {
     rustix::process::chdir("/")?;
     let mut starter = take_stdin()?;
     let signals = SignalFd::block_all()?;
+    failpoint("start.entered")?;
     let (id, spec) = read_spec(&mut starter)?;
     failpoint("start.spec")?;
     match start(dir, &spec, signals) {
@@ -161,7 +162,76 @@ pub(crate) struct Kept {
 /// The whole way from a spec to a running program. A failure at any point leaves no process, no
 /// cgroup and no open gate behind.
 fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd), StartFailure> {
-    let at = |stage: StartStage, path: String| move |e: io::Error| failure(stage, path, &e);
+    let program = spec.program.to_string_lossy().into_owned();
+    let on = |stage: StartStage, path: &str| {
+        let path = path.to_owned();
+        move |e: io::Error| failure(stage, path, &e)
+    };
+    let prepared = prepare(dir, spec)?;
+    let contained = contain(spec);
+    let leaf = contained.leaf.as_ref().map(|l| l.id().clone());
+    let mut undo = Undo { leaf: contained.leaf, child: None };
+    let note = LockNote { keeper: prepared.keeper.clone(), leaf };
+    let here = dir.path().to_string_lossy();
+    let noted = prepared.lock.write_note(&note).and_then(|()| failpoint("start.leaf"));
+    noted.map_err(on(StartStage::Directory, &here))?;
+
+    let (gated, because) = fork_leader(spec, &prepared.ends, &mut undo, contained.because)
+        .map_err(on(StartStage::Fork, &program))?;
+    let streams = prepared.ends.forked();
+    let leader = failpoint("start.forked").and_then(|()| Identity::of(&gated.child));
+    let leader = leader.map_err(on(StartStage::Fork, &program))?;
+    // Everything that can fail is done before the gate opens: what runs is kept.
+    let copy = gated.child.as_fd().try_clone_to_owned();
+    let copy = copy.map_err(on(StartStage::Fork, &program))?;
+    let containment = match (&undo.leaf, contained.subreaper) {
+        (Some(_), _) => Containment::Cgroup,
+        (None, true) => Containment::Subreaper,
+        (None, false) => Containment::Group,
+    };
+    let leaf = undo.leaf.as_ref().map(|l| l.id().clone());
+    let started = Started {
+        run: spec.run.clone(),
+        keeper: prepared.keeper,
+        leader: leader.clone(),
+        containment,
+        containment_because: because,
+        leaf,
+        streams: spec.streams,
+        on_exit: spec.on_exit,
+        ask: spec.ask,
+        grace: spec.grace,
+        at_ms: unix_ms(),
+    };
+    let record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;
+    let recorded = failpoint("start.recorded").map_err(on(StartStage::Record, &here));
+    let leader = match recorded.and_then(|()| open_gate(gated, spec)) {
+        Ok(child) => Process::from_child(child, leader),
+        Err(failed) => return Err(never_started(undo, record, failed)),
+    };
+    let cohort = Cohort::new(containment, Role::Owner, Some(leader), undo.keep());
+    let kept = Kept {
+        spec: forget_environment(spec),
+        started,
+        record,
+        cohort,
+        streams,
+        listener: prepared.listener,
+        signals,
+        _lock: prepared.lock,
+    };
+    Ok((kept, copy))
+}
+
+/// What a start needs before there is any process.
+struct Prepared {
+    keeper: Identity,
+    listener: clients::Listener,
+    ends: Ends,
+    lock: Lock,
+}
+
+fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     let here = dir.path().display().to_string();
     spec.check().map_err(|e| StartFailure {
         stage: StartStage::Spec,
@@ -169,77 +239,23 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         errno: None,
         message: e.to_string(),
     })?;
-    let lock = dir.lock().map_err(at(StartStage::Directory, here.clone()))?;
-    let taken = || io::Error::new(io::ErrorKind::AlreadyExists, "another keeper holds its lock");
-    let lock = lock.ok_or_else(taken).map_err(at(StartStage::Directory, here.clone()))?;
+    let in_directory = |e: io::Error| failure(StartStage::Directory, here.clone(), &e);
+    let taken = |why: &str| in_directory(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    let lock = dir.lock().map_err(in_directory)?;
+    let lock = lock.ok_or_else(|| taken("another keeper holds its lock"))?;
     if dir.join(NEVER_STARTED_FILE).exists() {
-        let late = io::Error::other("somebody has concluded already that this run never started");
-        return Err(failure(StartStage::Directory, here, &late));
+        return Err(taken("somebody has concluded already that this run never started"));
     }
     if !matches!(History::read(dir), Ok(None)) {
-        let used =
-            io::Error::new(io::ErrorKind::AlreadyExists, "it holds the record of another run");
-        return Err(failure(StartStage::Directory, here, &used));
+        return Err(taken("it holds the record of another run"));
     }
     redirect_stderr(dir);
-    failpoint("start.locked").map_err(at(StartStage::Directory, here.clone()))?;
-    let keeper = Identity::own().map_err(at(StartStage::Directory, here.clone()))?;
-    let listener =
-        clients::Listener::bind(dir.path()).map_err(at(StartStage::Directory, here.clone()))?;
+    failpoint("start.locked").map_err(in_directory)?;
+    let keeper = Identity::own().map_err(in_directory)?;
+    let listener = clients::Listener::bind(dir.path()).map_err(in_directory)?;
     let ends = Streams::open(dir.path(), spec.streams, spec.keep_bytes)
-        .map_err(at(StartStage::Streams, here.clone()))?;
-
-    let contained = contain(spec);
-    let note =
-        LockNote { keeper: keeper.clone(), leaf: contained.leaf.as_ref().map(|l| l.id().clone()) };
-    let mut undo = Undo { leaf: contained.leaf, child: None };
-    lock.write_note(&note).map_err(at(StartStage::Directory, here.clone()))?;
-    failpoint("start.leaf").map_err(at(StartStage::Directory, here.clone()))?;
-
-    let program = spec.program.to_string_lossy().into_owned();
-    let (gated, because) = fork_leader(spec, &ends, &mut undo, contained.because)
-        .map_err(at(StartStage::Fork, program.clone()))?;
-    let streams = ends.forked();
-    failpoint("start.forked").map_err(at(StartStage::Fork, program.clone()))?;
-
-    let containment = match (&undo.leaf, contained.subreaper) {
-        (Some(_), _) => Containment::Cgroup,
-        (None, true) => Containment::Subreaper,
-        (None, false) => Containment::Group,
-    };
-    let leader = Identity::of(&gated.child).map_err(at(StartStage::Fork, program.clone()))?;
-    let started = Started {
-        run: spec.run.clone(),
-        keeper,
-        leader,
-        containment,
-        containment_because: because,
-        leaf: undo.leaf.as_ref().map(|l| l.id().clone()),
-        streams: spec.streams,
-        on_exit: spec.on_exit,
-        ask: spec.ask,
-        grace: spec.grace,
-        at_ms: unix_ms(),
-    };
-    let mut record = Record::create(dir, &started).map_err(at(StartStage::Record, here))?;
-    failpoint("start.recorded").map_err(at(StartStage::Record, program.clone()))?;
-
-    let child = open_gate(gated, spec, &mut undo, &mut record)?;
-    let copy = child.as_fd().try_clone_to_owned().map_err(at(StartStage::Fork, program.clone()))?;
-    let leader = Process::hold(child).map_err(at(StartStage::Fork, program))?;
-    let leaf = undo.keep();
-    let cohort = Cohort::new(containment, Role::Owner, Some(leader), leaf);
-    let kept = Kept {
-        _lock: lock,
-        spec: forget_environment(spec),
-        started,
-        record,
-        cohort,
-        streams,
-        listener,
-        signals,
-    };
-    Ok((kept, copy))
+        .map_err(|e| failure(StartStage::Streams, here.clone(), &e))?;
+    Ok(Prepared { keeper, listener, ends, lock })
 }
 
 /// What has to be undone if a start fails half-way: the child before its gate, then its cgroup.
@@ -384,34 +400,33 @@ fn candidates(
         .collect()
 }
 
-fn open_gate(
-    gated: Gated,
-    spec: &Spec,
-    undo: &mut Undo,
-    record: &mut Record,
-) -> Result<sys::Pidfd, StartFailure> {
+fn open_gate(gated: Gated, spec: &Spec) -> Result<sys::Pidfd, StartFailure> {
     let program = spec.program.to_string_lossy().into_owned();
     let (child, opened) =
         gated.open(EXEC_BOUND).map_err(|e| failure(StartStage::Fork, program.clone(), &e))?;
-    let failed = match opened {
-        Opened::Execed => return Ok(child),
+    match opened {
+        Opened::Execed => Ok(child),
         Opened::Failed { stage: Stage::Prepare, error } => {
-            failure(StartStage::Fork, program, &error)
+            Err(failure(StartStage::Fork, program, &error))
         }
         Opened::Failed { stage: Stage::Directory, error } => {
             let dir = spec.cwd.as_ref().map_or(String::new(), |c| c.display().to_string());
-            failure(StartStage::WorkingDirectory, dir, &error)
+            Err(failure(StartStage::WorkingDirectory, dir, &error))
         }
-        Opened::Failed { stage: Stage::Exec, error } => failure(StartStage::Exec, program, &error),
+        Opened::Failed { stage: Stage::Exec, error } => {
+            Err(failure(StartStage::Exec, program, &error))
+        }
         Opened::Hangs => {
             let error = io::Error::new(io::ErrorKind::TimedOut, "exec does not return");
-            failure(StartStage::Exec, program, &error)
+            Err(failure(StartStage::Exec, program, &error))
         }
-    };
-    drop(child);
-    // Collect the child and remove its cgroup before anybody is told that nothing ran.
-    let undone = Undo { leaf: undo.leaf.take(), child: undo.child.take() };
-    drop(undone);
+    }
+}
+
+/// Ends a run whose record is written and whose program never ran: collects the child and removes
+/// its cgroup before anybody is told that nothing ran.
+fn never_started(undo: Undo, mut record: Record, failed: StartFailure) -> StartFailure {
+    drop(undo);
     let end = End {
         cause: Cause::NeverStarted,
         status: ExitStatus::Unknown(UnknownStatus::NeverStarted),
@@ -423,7 +438,7 @@ fn open_gate(
     // If this cannot be written the record says "started", and whoever adopts the run finds its
     // leader gone: less said, nothing wrong said.
     let _ = record.append(&Fact::Ended(Box::new(end)));
-    Err(failed)
+    failed
 }
 
 fn failure(stage: StartStage, path: String, error: &io::Error) -> StartFailure {

@@ -147,14 +147,7 @@ impl Keeper {
 
     fn run(&mut self) {
         loop {
-            let climbed = self.climb();
-            let until = match climbed {
-                Ok(until) => until,
-                Err(e) => {
-                    self.complain("look after the run", &e);
-                    Some(sys::boottime() + RETRY_PAUSE)
-                }
-            };
+            let until = self.climb();
             if self.may_leave() {
                 return;
             }
@@ -176,59 +169,64 @@ impl Keeper {
     // The ladder.
 
     /// Looks at the cohort and does what is due. Returns when to look again at the latest.
-    fn climb(&mut self) -> io::Result<Option<Duration>> {
+    fn climb(&mut self) -> Option<Duration> {
         self.write_facts();
-        match self.ending {
-            Ending::NotYet => {}
-            Ending::Proven(_) => {
-                self.finish();
-                return Ok(self.retry.at);
-            }
-            Ending::Told { leave_at, .. } => return Ok(Some(leave_at)),
-        }
         loop {
-            let seen = self.kept.cohort.see()?;
-            if seen.leader_ended {
-                self.note_exit()?;
+            match self.ending {
+                Ending::NotYet => {}
+                Ending::Proven(_) => {
+                    self.finish();
+                    return self.retry.at;
+                }
+                Ending::Told { leave_at, .. } => return Some(leave_at),
             }
+            let seen = self.see();
             let now = sys::boottime();
             match self.ladder.next(now, seen) {
                 Rung::Wait(until) => {
                     let reap = self.kept.cohort.reap_due(now).filter(|_| seen.leader_ended);
-                    return Ok([until, reap, self.retry.at].into_iter().flatten().min());
+                    return [until, reap, self.retry.at].into_iter().flatten().min();
                 }
                 Rung::Ask => {
                     self.phases.asked = Some(now);
-                    self.kept.cohort.ask(self.kept.spec.ask)?;
-                    failpoint("stop.asked")?;
+                    self.kept.cohort.ask(self.kept.spec.ask);
+                    let _ = failpoint("stop.asked");
                 }
                 Rung::Force { round } => {
                     self.phases.forced.get_or_insert(now);
                     let forced = self.kept.cohort.force(round);
-                    failpoint("stop.forced")?;
-                    if let Err(e) = forced {
-                        self.complain("force", &e);
-                    }
+                    let _ = failpoint("stop.forced");
+                    self.complain_of("force", forced);
                 }
-                Rung::Prove => {
-                    if self.prove(now)? {
-                        self.finish();
-                        return self.climb();
-                    }
-                }
+                Rung::Prove => self.prove(now),
                 Rung::TellStuck => self.tell_stuck(),
             }
         }
     }
 
-    /// Records the leader's status while it is still there to be asked again.
+    /// Looks at the cohort, and records the leader's status while it is still there to be asked
+    /// again. What cannot be seen is not gone: a stop goes on, and ends in stuck at the worst.
+    fn see(&mut self) -> Seen {
+        let seen = self.kept.cohort.see().and_then(|seen| {
+            if seen.leader_ended {
+                self.note_exit()?;
+            }
+            Ok(seen)
+        });
+        match seen {
+            Ok(seen) => seen,
+            Err(e) => {
+                self.complain("look at the cohort", &e);
+                Seen { leader_ended: self.exit.is_some(), others_gone: false }
+            }
+        }
+    }
+
     fn note_exit(&mut self) -> io::Result<()> {
         if self.exit.is_some() {
             return Ok(());
         }
-        let Some(status) = self.kept.cohort.peek_status()? else {
-            return Ok(());
-        };
+        let Some(status) = self.kept.cohort.peek_status()? else { return Ok(()) };
         self.exit = Some(status);
         failpoint("stop.exited")?;
         self.add_fact(Fact::Exited { status, at_ms: unix_ms() });
@@ -237,26 +235,31 @@ impl Keeper {
         Ok(())
     }
 
-    fn prove(&mut self, now: Duration) -> io::Result<bool> {
-        // `Prove` is due only when the leader has ended, and then its status was peeked at.
-        let Some(status) = self.exit else {
-            return Ok(false);
-        };
+    fn prove(&mut self, now: Duration) {
         self.phases.emptied.get_or_insert(now);
         self.account();
-        match self.kept.cohort.prove(status)? {
-            Attempt::NotYet => {
-                self.phases.emptied = None;
-                self.ladder.not_yet(sys::boottime());
-                Ok(false)
-            }
-            Attempt::Proven(proof) => {
-                failpoint("stop.proven")?;
+        // `Prove` is due only when the leader has ended, and then its status was peeked at.
+        let attempt = match self.exit {
+            Some(status) => self.kept.cohort.prove(status).map(|attempt| (attempt, status)),
+            None => Err(io::Error::other("the leader's status is not known")),
+        };
+        match attempt {
+            Ok((Attempt::Proven(proof), status)) => {
+                let _ = failpoint("stop.proven");
                 self.ladder.gone();
                 self.proven(proof, status);
-                Ok(true)
+            }
+            Ok((Attempt::NotYet, _)) => self.not_proven(),
+            Err(e) => {
+                self.complain("prove", &e);
+                self.not_proven();
             }
         }
+    }
+
+    fn not_proven(&mut self) {
+        self.phases.emptied = None;
+        self.ladder.not_yet(sys::boottime());
     }
 
     /// Enters the length of each phase into the account the proof carries.
@@ -385,6 +388,12 @@ impl Keeper {
         }
     }
 
+    fn complain_of(&mut self, what: &str, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.complain(what, &e);
+        }
+    }
+
     fn complain(&mut self, what: &str, error: &io::Error) {
         self.complaints += 1;
         if self.complaints <= MAX_COMPLAINTS {
@@ -476,11 +485,9 @@ impl Keeper {
             let _ = self.stop(Cause::Stopped, grace);
         }
         // While force is at work the dead are collected when nobody is left, all at once.
-        if arrived.child
-            && !self.ladder.is_forcing()
-            && let Err(e) = self.kept.cohort.reap_others()
-        {
-            self.complain("collect children", &e);
+        if arrived.child && !self.ladder.is_forcing() {
+            let reaped = self.kept.cohort.reap_others();
+            self.complain_of("collect children", reaped);
         }
     }
 

@@ -110,6 +110,7 @@ impl Gated {
         // A child killed while it waited makes this EPIPE; its report then reads as end of file and
         // its status tells the rest.
         let _ = File::from(self.gate).write(&[1]);
+        crate::failpoint::failpoint("start.gate")?;
         let opened = Self::read_report(self.report, bound)?;
         Ok((self.child, opened))
     }

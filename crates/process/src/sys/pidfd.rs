@@ -120,8 +120,13 @@ impl Pidfd {
         if super::wait::state_of(self)? == super::wait::ChildState::NotOurChild {
             return Err(io::Error::from_raw_os_error(libc::ECHILD));
         }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place where a group is named by number"
+        )]
         // SAFETY: kill takes two integers. The number is > 1 by construction and pinned, see above.
-        match check(unsafe { libc::kill(-self.pid.raw(), signal) }.into()) {
+        let ret = unsafe { libc::kill(-self.pid.raw(), signal) };
+        match check(ret.into()) {
             Ok(_) => Ok(GroupSignal::Sent),
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(GroupSignal::Empty),
             Err(e) => Err(e),
