@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, ConnectionError};
@@ -115,9 +115,14 @@ pub fn start_with(spec: &Spec, dir: &Path, keeper: &KeeperProgram) -> Result<Run
     }
     let dir = std::path::absolute(dir).map_err(StartError::Directory)?;
     make_directory(&dir).map_err(StartError::Directory)?;
-    let mut socket = launch(&dir, keeper).map_err(StartError::Launch)?;
-    socket.write_all(&frame).map_err(|_| StartError::KeeperDied)?;
-    hear(socket, dir)
+    let (mut socket, mut first) = launch(&dir, keeper).map_err(StartError::Launch)?;
+    let heard = match socket.write_all(&frame) {
+        Ok(()) => hear(socket, dir),
+        Err(_) => Err(StartError::KeeperDied),
+    };
+    // The keeper detached itself as its first act: this collects what it detached from.
+    let _ = first.wait();
+    heard
 }
 
 /// Settles what the keeper would otherwise take from its own surroundings: it has none.
@@ -137,9 +142,9 @@ fn make_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-fn launch(dir: &Path, keeper: &KeeperProgram) -> io::Result<UnixStream> {
+fn launch(dir: &Path, keeper: &KeeperProgram) -> io::Result<(UnixStream, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
-    let mut child = Command::new(&keeper.program)
+    let child = Command::new(&keeper.program)
         .arg(KEEPER_ARG)
         .arg(dir)
         .env_clear()
@@ -148,9 +153,7 @@ fn launch(dir: &Path, keeper: &KeeperProgram) -> io::Result<UnixStream> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    // The keeper detaches itself at once: what is waited for here is only its first shell.
-    child.wait()?;
-    Ok(ours)
+    Ok((ours, child))
 }
 
 /// Reads the keeper's first answer and the leader's descriptor that comes with it.

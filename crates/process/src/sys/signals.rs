@@ -72,11 +72,26 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Puts one signal back to its default. Errors (SIGKILL, SIGSTOP, holes in the numbering) are no
-/// errors: those cannot be anything but default.
+/// The kernel's own `struct sigaction`, which has room for every signal; all-zero is `SIG_DFL`.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: libc::c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Puts one signal back to its default. By system call, because the C library keeps two signals to
+/// itself and would leave them ignored. Errors (SIGKILL, SIGSTOP) are no errors: those cannot be
+/// anything but default.
 pub(super) fn set_default(signal: i32) {
-    // SAFETY: SIG_DFL is always a valid disposition; no handler of ours is named.
-    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    let default = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let nothing = std::ptr::null_mut::<KernelAction>();
+    // SAFETY: the structure is laid out as the kernel's and outlives the call, its mask has the
+    // eight bytes that are said, and no handler of ours is named.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, nothing, size_of::<u64>())
+    };
 }
 
 /// Puts every signal back to its default and empties the mask. For a forked child on its way to
@@ -85,9 +100,11 @@ pub(super) fn reset_all_in_child() {
     for signal in 1..=LAST_SIGNAL {
         set_default(signal);
     }
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set it is given.
-    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: initialised by the call above; nothing is written back.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
+    let empty: u64 = 0;
+    let nothing = std::ptr::null_mut::<u64>();
+    let how = libc::SIG_SETMASK;
+    // SAFETY: the mask has the eight bytes that are said; nothing is written back.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const empty, nothing, size_of::<u64>())
+    };
 }
