@@ -76,6 +76,9 @@ struct Pipe {
 
 struct Terminal {
     master: Option<OwnedFd>,
+    /// Our own hold on the agent's side. An agent that closes its three streams would otherwise
+    /// leave the terminal without anybody, which reads as its end, and could never open it again.
+    slave: Option<OwnedFd>,
     recording: Recording,
     screen: Option<vt100::Parser>,
 }
@@ -143,7 +146,8 @@ impl Streams {
         let unix_seconds = crate::record::unix_ms() / 1000;
         let recording = Recording::create(dir, keep_bytes, size, sys::boottime(), unix_seconds)?;
         let screen = Some(vt100::Parser::new(size.rows, size.cols, 0));
-        let terminal = Terminal { master: Some(pair.master), recording, screen };
+        let slave = Some(pair.slave.try_clone()?);
+        let terminal = Terminal { master: Some(pair.master), slave, recording, screen };
         let streams = Self::new(Source::Terminal(Box::new(terminal)), Input::new(None, true));
         let child = [pair.slave.try_clone()?, pair.slave.try_clone()?, pair.slave];
         Ok(Ends { child, streams })
@@ -191,6 +195,9 @@ impl Streams {
     /// closed.
     pub(crate) fn drain(&mut self, see: &mut dyn FnMut(Piece<'_>)) -> bool {
         let deadline = sys::boottime() + DRAIN_BOUND;
+        if let Source::Terminal(terminal) = &mut self.source {
+            terminal.slave = None;
+        }
         let ready = match &self.source {
             Source::Pipes(_) => [Ready::Stdout, Ready::Stderr],
             Source::Terminal(_) => [Ready::Terminal, Ready::Terminal],

@@ -120,10 +120,6 @@ impl Pidfd {
         if super::wait::state_of(self)? == super::wait::ChildState::NotOurChild {
             return Err(io::Error::from_raw_os_error(libc::ECHILD));
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one place where a group is named by number"
-        )]
         // SAFETY: kill takes two integers. The number is > 1 by construction and pinned, see above.
         let ret = unsafe { libc::kill(-self.pid.raw(), signal) };
         match check(ret.into()) {
