@@ -5,7 +5,8 @@
 //! record has an end ------------------------------> Ended
 //! record of another boot -------------------------> Ended (status unknown: reboot)
 //! lock held --------------------------------------> Running (ask the keeper)
-//! lock free, no record ---------------------------> NeverStarted (no gate was opened)
+//! lock free, no record, or one that says nothing
+//! of an opened gate ------------------------------> NeverStarted
 //! lock free, record without an end ---------------> Orphaned (the keeper died): stop it from here
 //! ```
 //!
@@ -25,6 +26,7 @@ use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Liveness, Process};
 use crate::ladder::{Ladder, Rung};
+use crate::output::OutputTotals;
 use crate::proof::{Proof, Survivor};
 use crate::record::{
     Cause, End, Fact, History, Lock, Lost, ReadError, Record, RunDir, Started, Verdict, unix_ms,
@@ -126,7 +128,7 @@ fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
         // A status the keeper recorded before the machine went down is still the true one.
         let status = history.exit().unwrap_or(proof.leader());
         let cause = cause_of(&history, Cause::Lost);
-        Adopted::Ended(Box::new(end(cause, status, Verdict::Dead(proof))))
+        Adopted::Ended(Box::new(end(dir, cause, status, Verdict::Dead(proof))))
     }))
 }
 
@@ -154,8 +156,8 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
         return Ok(ended);
     }
     let history = match History::read(&dir) {
-        Ok(Some(history)) => history,
-        Ok(None) => {
+        Ok(Some(history)) if history.opened() => history,
+        Ok(_) => {
             remove_unused_leaf(&lock)?;
             refuse_later_start(&dir)?;
             return Ok(Adopted::NeverStarted);
@@ -315,7 +317,7 @@ impl Orphan {
                 suspects,
             }),
         };
-        let end = end(cause_of(&self.history, cause), status, verdict);
+        let end = end(&self.dir, cause_of(&self.history, cause), status, verdict);
         let mut record = Record::reopen(&self.dir, &self.history)?;
         record.append(&Fact::Ended(Box::new(end.clone())))?;
         Ok(Swept::Ended(Box::new(end)))
@@ -392,12 +394,12 @@ fn cause_of(history: &History, otherwise: Cause) -> Cause {
     }
 }
 
-fn end(cause: Cause, status: ExitStatus, verdict: Verdict) -> End {
+fn end(dir: &RunDir, cause: Cause, status: ExitStatus, verdict: Verdict) -> End {
     End {
         cause,
         status,
         verdict,
-        output: crate::OutputTotals::default(),
+        output: OutputTotals::of_files(dir.path()),
         start_error: None,
         at_ms: unix_ms(),
     }

@@ -187,8 +187,8 @@ impl Cohort {
     }
 
     /// Kills our children, pass after pass without a pause while there are any: what re-forks all
-    /// the time loses its parent at every step and so is our child at nearly every moment, but never
-    /// for long. What moved itself out of the cgroup is found here as well.
+    /// the time loses its parent at every step and so is our child at nearly every moment, but
+    /// never for long. What moved itself out of the cgroup is found here as well.
     fn kill_children(&mut self) -> io::Result<()> {
         let deadline = sys::boottime() + PASSES_BOUND;
         loop {

@@ -41,6 +41,11 @@ impl Stream {
             Self::Terminal => "terminal.cast",
         }
     }
+
+    /// The file of the segment that begins at this offset.
+    fn segment(self, dir: &Path, start: u64) -> PathBuf {
+        dir.join(format!("{}.{start}", self.file_stem()))
+    }
 }
 
 /// How much a run wrote and how much of it is kept.
@@ -52,6 +57,30 @@ pub struct OutputTotals {
     pub stderr: StreamTotals,
     /// True if every writer had closed its end when the keeper stopped reading.
     pub complete: bool,
+}
+
+impl OutputTotals {
+    /// What the files alone tell, after the keeper died. Whether a missing byte was dropped or lost
+    /// can no longer be told apart, nor whether all was read: both are said to the less good side.
+    pub(crate) fn of_files(dir: &Path) -> Self {
+        let terminal = StreamTotals::of_files(dir, Stream::Terminal).unwrap_or_default();
+        let stdout = StreamTotals::of_files(dir, Stream::Stdout).unwrap_or_default();
+        let stderr = StreamTotals::of_files(dir, Stream::Stderr).unwrap_or_default();
+        let stdout = if terminal.written > 0 { terminal } else { stdout };
+        Self { stdout, stderr, complete: false }
+    }
+}
+
+impl StreamTotals {
+    fn of_files(dir: &Path, stream: Stream) -> io::Result<Self> {
+        let mut totals = Self::default();
+        for start in segments(dir, stream)? {
+            let length = fs::metadata(stream.segment(dir, start))?.len();
+            totals.dropped += start.saturating_sub(totals.written);
+            totals.written = start + length;
+        }
+        Ok(totals)
+    }
 }
 
 /// How much of one stream was written, dropped and lost.
@@ -72,7 +101,7 @@ const TAIL_SEGMENTS: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Writer {
     dir: PathBuf,
-    stem: &'static str,
+    stream: Stream,
     head_bytes: u64,
     segment_bytes: u64,
     file: Option<File>,
@@ -90,7 +119,7 @@ impl Writer {
         let head_bytes = keep_bytes / 2;
         let mut writer = Self {
             dir: dir.to_owned(),
-            stem: stream.file_stem(),
+            stream,
             head_bytes,
             segment_bytes: (keep_bytes - head_bytes) / TAIL_SEGMENTS,
             file: None,
@@ -180,7 +209,7 @@ impl Writer {
     }
 
     fn segment_path(&self, start: u64) -> PathBuf {
-        self.dir.join(format!("{}.{start}", self.stem))
+        self.stream.segment(&self.dir, start)
     }
 
     fn open_segment(&self) -> io::Result<File> {
@@ -244,8 +273,7 @@ pub fn read_output(dir: &Path, stream: Stream, offset: u64) -> io::Result<Option
             };
             return Ok(Some(Chunk::Gap { from: offset, to }));
         };
-        let path = dir.join(format!("{}.{start}", stream.file_stem()));
-        let file = match File::open(path) {
+        let file = match File::open(stream.segment(dir, start)) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(e),

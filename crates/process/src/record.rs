@@ -195,6 +195,10 @@ impl std::error::Error for StartFailure {}
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fact {
     Started(Box<Started>),
+    /// Written before the gate opens: without it, no instruction of the program has run.
+    Opening {
+        at_ms: u64,
+    },
     Stopping {
         cause: Cause,
         grace_ms: u64,
@@ -360,21 +364,34 @@ impl Record {
     /// then nothing of the run is left either, and its end is told as a reboot.
     pub(crate) fn append(&mut self, fact: &Fact) -> io::Result<()> {
         failpoint("record.append")?;
-        let line = encode(fact)?;
-        let end = self.used + line.len() as u64;
         let ending = match fact {
             Fact::Ended(_) | Fact::Outside { .. } => true,
-            Fact::Started(_) | Fact::Stopping { .. } | Fact::Exited { .. } | Fact::Stuck { .. } => {
-                false
-            }
+            Fact::Started(_)
+            | Fact::Opening { .. }
+            | Fact::Stopping { .. }
+            | Fact::Exited { .. }
+            | Fact::Stuck { .. } => false,
         };
-        if !ending && end > RECORD_BYTES - END_RESERVE_BYTES {
-            return Err(io::Error::other("the record has no room but for the ending"));
-        }
-        self.file.write_all_at(&line, self.used)?;
+        self.write(fact, if ending { RECORD_BYTES } else { RECORD_BYTES - END_RESERVE_BYTES })?;
         if ending {
             self.file.sync_data()?;
         }
+        Ok(())
+    }
+
+    /// Notes that the gate is about to open.
+    pub(crate) fn opening(&mut self) -> io::Result<()> {
+        failpoint("record.opening")?;
+        self.write(&Fact::Opening { at_ms: unix_ms() }, RECORD_BYTES - END_RESERVE_BYTES)
+    }
+
+    fn write(&mut self, fact: &Fact, limit: u64) -> io::Result<()> {
+        let line = encode(fact)?;
+        let end = self.used + line.len() as u64;
+        if end > limit {
+            return Err(io::Error::other("the record has no room for this but its reserve"));
+        }
+        self.file.write_all_at(&line, self.used)?;
         self.used = end;
         Ok(())
     }
@@ -454,49 +471,34 @@ impl History {
     }
 
     pub(crate) fn started(&self) -> Option<&Started> {
-        self.facts.iter().find_map(|f| match f {
-            Fact::Started(started) => Some(&**started),
-            Fact::Stopping { .. }
-            | Fact::Exited { .. }
-            | Fact::Stuck { .. }
-            | Fact::Ended(_)
-            | Fact::Outside { .. } => None,
-        })
+        self.facts.iter().find_map(|f| if let Fact::Started(s) = f { Some(&**s) } else { None })
+    }
+
+    /// Whether the gate may have been opened. If not, no instruction of the program has run.
+    pub(crate) fn opened(&self) -> bool {
+        self.facts.iter().any(|f| matches!(f, Fact::Opening { .. }))
     }
 
     pub(crate) fn end(&self) -> Option<&End> {
-        self.facts.iter().find_map(|f| match f {
-            Fact::Ended(end) => Some(&**end),
-            Fact::Started(_)
-            | Fact::Stopping { .. }
-            | Fact::Exited { .. }
-            | Fact::Stuck { .. }
-            | Fact::Outside { .. } => None,
-        })
+        self.facts.iter().find_map(|f| if let Fact::Ended(end) = f { Some(&**end) } else { None })
     }
 
     /// The cause recorded when a stop began.
     pub(crate) fn stop_cause(&self) -> Option<&Cause> {
         self.facts.iter().find_map(|f| match f {
             Fact::Stopping { cause, .. } => Some(cause),
-            Fact::Started(_)
-            | Fact::Exited { .. }
-            | Fact::Stuck { .. }
-            | Fact::Ended(_)
-            | Fact::Outside { .. } => None,
+            Fact::Started(_) | Fact::Opening { .. } | Fact::Exited { .. } | Fact::Stuck { .. } => {
+                None
+            }
+            Fact::Ended(_) | Fact::Outside { .. } => None,
         })
     }
 
     /// The leader's status, if the keeper lived to record it.
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
-        self.facts.iter().find_map(|f| match f {
-            Fact::Exited { status, .. } => Some(*status),
-            Fact::Started(_)
-            | Fact::Stopping { .. }
-            | Fact::Stuck { .. }
-            | Fact::Ended(_)
-            | Fact::Outside { .. } => None,
-        })
+        let status =
+            |f: &Fact| if let Fact::Exited { status, .. } = f { Some(*status) } else { None };
+        self.facts.iter().find_map(status)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keeper: one small process per run, parent of the agent, owner until the end.
 //!
 //! Owns: the way from a spec to a running program (the gated exec), after which the loop in
-//! [`run_loop`] takes over. Single-threaded, no runtime, no child but the agent. It needs nobody:
+//! `run_loop` takes over. Single-threaded, no runtime, no child but the agent. It needs nobody:
 //! the process that started it may die at any instruction.
 //!
 //! ```text
@@ -48,8 +48,7 @@ pub const KEEPER_ARG: &str = "keeper";
 
 /// How long a new keeper waits to be told what to run.
 const SPEC_BOUND: Duration = Duration::from_secs(10);
-/// How long an exec may take before the start is given up: longer than any disk, shorter than a
-/// person.
+/// How long the starter is kept waiting for an exec: longer than any disk, shorter than a person.
 const EXEC_BOUND: Duration = Duration::from_secs(30);
 /// How long a child that never became the program may take to leave.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
@@ -203,8 +202,9 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         grace: spec.grace,
         at_ms: unix_ms(),
     };
-    let record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;
-    let recorded = failpoint("start.recorded").map_err(on(StartStage::Record, &here));
+    let mut record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;
+    let recorded = failpoint("start.recorded").and_then(|()| record.opening());
+    let recorded = recorded.map_err(on(StartStage::Record, &here));
     let leader = match recorded.and_then(|()| open_gate(gated, spec)) {
         Ok(child) => Process::from_child(child, leader),
         Err(failed) => return Err(never_started(undo, record, failed)),
@@ -272,8 +272,8 @@ impl Undo {
 }
 
 impl Drop for Undo {
-    /// The gate is closed by now, so the child would leave by itself; this is faster, and also ends
-    /// one whose exec hangs. It is our only child.
+    /// The gate is closed by now, so the child would leave by itself; this is faster. It is our
+    /// only child.
     fn drop(&mut self) {
         let deadline = sys::boottime() + LEAVE_BOUND;
         if let Some(child) = self.child.take() {
@@ -402,10 +402,10 @@ fn candidates(
 
 fn open_gate(gated: Gated, spec: &Spec) -> Result<sys::Pidfd, StartFailure> {
     let program = spec.program.to_string_lossy().into_owned();
-    let (child, opened) =
-        gated.open(EXEC_BOUND).map_err(|e| failure(StartStage::Fork, program.clone(), &e))?;
+    let (child, opened) = gated.open(EXEC_BOUND);
     match opened {
-        Opened::Execed => Ok(child),
+        // Of a child that hangs nobody can say that it never ran: it is kept, and can be stopped.
+        Opened::Execed | Opened::Unheard => Ok(child),
         Opened::Failed { stage: Stage::Prepare, error } => {
             Err(failure(StartStage::Fork, program, &error))
         }
@@ -414,10 +414,6 @@ fn open_gate(gated: Gated, spec: &Spec) -> Result<sys::Pidfd, StartFailure> {
             Err(failure(StartStage::WorkingDirectory, dir, &error))
         }
         Opened::Failed { stage: Stage::Exec, error } => {
-            Err(failure(StartStage::Exec, program, &error))
-        }
-        Opened::Hangs => {
-            let error = io::Error::new(io::ErrorKind::TimedOut, "exec does not return");
             Err(failure(StartStage::Exec, program, &error))
         }
     }

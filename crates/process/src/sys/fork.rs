@@ -60,8 +60,8 @@ pub(crate) enum Opened {
     Execed,
     /// It is not; the child has left.
     Failed { stage: Stage, error: io::Error },
-    /// Neither within the bound: the child hangs on its way (a dead network mount, say).
-    Hangs,
+    /// Neither was heard within the bound: the child hangs on its way (a dead network mount, say).
+    Unheard,
 }
 
 /// What the child leaves with when it never became the program.
@@ -106,13 +106,13 @@ pub(crate) fn fork(plan: &Plan<'_>) -> io::Result<Gated> {
 
 impl Gated {
     /// Lets the child go on to exec and waits, at most `bound`, to hear how that went.
-    pub(crate) fn open(self, bound: Duration) -> io::Result<(Pidfd, Opened)> {
+    pub(crate) fn open(self, bound: Duration) -> (Pidfd, Opened) {
         // A child killed while it waited makes this EPIPE; its report then reads as end of file and
         // its status tells the rest.
         let _ = File::from(self.gate).write(&[1]);
-        crate::failpoint::failpoint("start.gate")?;
-        let opened = Self::read_report(self.report, bound)?;
-        Ok((self.child, opened))
+        let heard = crate::failpoint::failpoint("start.gate");
+        let opened = heard.and_then(|()| Self::read_report(self.report, bound));
+        (self.child, opened.unwrap_or(Opened::Unheard))
     }
 
     fn read_report(mut report: File, bound: Duration) -> io::Result<Opened> {
@@ -125,7 +125,7 @@ impl Gated {
             };
             let mut fds = [PollFd::new(&report, PollFlags::IN)];
             match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => return Ok(Opened::Hangs),
+                Ok(0) => return Ok(Opened::Unheard),
                 Ok(_) => break,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
