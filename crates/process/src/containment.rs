@@ -221,7 +221,13 @@ impl Leaf {
 
     /// The leaf and every leaf below it, parents before children.
     fn subtree(&self) -> io::Result<Vec<PathBuf>> {
+        // Two links are the directory's own: it has none below it, which is nearly always so.
+        const LINKS_WITHOUT_CHILDREN: u64 = 2;
         let mut all = vec![self.id.path.clone()];
+        match self.dir.metadata() {
+            Ok(meta) if meta.nlink() == LINKS_WITHOUT_CHILDREN => return Ok(all),
+            Ok(_) | Err(_) => {}
+        }
         let mut next = 0;
         while let Some(path) = all.get(next).cloned() {
             next += 1;

@@ -110,26 +110,26 @@ pub(crate) fn all() -> io::Result<Vec<Pid>> {
 /// The children of a process, over all its threads. `NotFound` where the process is gone or the
 /// kernel has no `children` file.
 pub(crate) fn children(pid: Pid) -> io::Result<Vec<Pid>> {
-    children_under(&format!("/proc/{}/task", pid.get()))
+    let mut pids = Vec::new();
+    for task in fs::read_dir(format!("/proc/{}/task", pid.get()))? {
+        let mut path = task?.path();
+        path.push("children");
+        pids.extend(parse_children(&fs::read(path)?));
+    }
+    Ok(pids)
 }
 
 /// Our own children. We have one thread.
 pub(crate) fn own_children() -> io::Result<Vec<Pid>> {
-    match children_under("/proc/self/task") {
+    match fs::read("/proc/thread-self/children") {
+        Ok(text) => Ok(parse_children(&text).collect()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => own_children_by_scan(),
-        other => other,
+        Err(e) => Err(e),
     }
 }
 
-fn children_under(tasks: &str) -> io::Result<Vec<Pid>> {
-    let mut pids = Vec::new();
-    for task in fs::read_dir(tasks)? {
-        let mut path = task?.path();
-        path.push("children");
-        let text = fs::read(path)?;
-        pids.extend(text.split(|b| *b == b' ').filter_map(parse_pid));
-    }
-    Ok(pids)
+fn parse_children(text: &[u8]) -> impl Iterator<Item = Pid> {
+    text.split(|b| *b == b' ').filter_map(parse_pid)
 }
 
 /// For kernels without the `children` file: everyone who names us as parent. Weaker (a re-forker
