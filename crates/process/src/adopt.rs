@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use crate::cohort::{self, Cohort, Role};
 use crate::connection::{Connection, ConnectionError};
-use crate::containment::{Leaf, LeafId, LeafRemoved, Reopened};
+use crate::containment::{Leaf, LeafId, LeafRemoved, Removal, Reopened};
 use crate::control::Status;
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Liveness, Process};
+use crate::keeper::remove_socket;
 use crate::ladder::{Ladder, Rung};
 use crate::output::OutputTotals;
 use crate::proof::{Proof, Survivor};
@@ -119,6 +120,10 @@ fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
         Err(e) => return Ok(Some(Adopted::Unreadable(e))),
     };
     if let Some(end) = history.end() {
+        // A keeper that was killed after its last word left its socket.
+        if let Ok(Some(_lock)) = dir.lock_existing() {
+            let _ = remove_socket(dir.path());
+        }
         return Ok(Some(Adopted::Ended(Box::new(end.clone()))));
     }
     let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
@@ -158,8 +163,9 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
     let history = match History::read(&dir) {
         Ok(Some(history)) if history.opened() => history,
         Ok(_) => {
-            remove_unused_leaf(&lock)?;
+            remove_unused_leaf(&lock).map_err(AdoptError::System)?;
             refuse_later_start(&dir)?;
+            let _ = remove_socket(dir.path());
             return Ok(Adopted::NeverStarted);
         }
         Err(e) => return Ok(Adopted::Unreadable(e)),
@@ -177,24 +183,28 @@ fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
     std::fs::write(path, b"").map_err(AdoptError::System)
 }
 
-/// The leaf of a start that did not get as far as its record. Whoever is in it is the child that
-/// waits at a gate nobody can open any more.
-fn remove_unused_leaf(lock: &Lock) -> Result<(), AdoptError> {
-    let Some(leaf) = lock.read_note().and_then(|note| note.leaf) else {
+/// The leaf of a start that did not get as far as its gate. Whoever is in it is the child that
+/// waits there, and nobody can let it through any more.
+pub(crate) fn remove_unused_leaf(lock: &Lock) -> io::Result<()> {
+    let Some(note) = lock.read_note().and_then(|note| note.leaf) else { return Ok(()) };
+    let Some(id) = note.id else {
+        // Which one it is was not noted, so only an empty one is taken away: its keeper died
+        // before it could put anybody in.
+        let _ = std::fs::remove_dir(&note.path);
         return Ok(());
     };
     let deadline = Instant::now() + KEEPER_BOUND;
-    let Reopened::Leaf(leaf) = Leaf::reopen(&leaf).map_err(AdoptError::System)? else {
+    let Reopened::Leaf(leaf) = Leaf::reopen(&LeafId { path: note.path, id })? else {
         return Ok(());
     };
     loop {
-        leaf.kill_all().map_err(AdoptError::System)?;
-        match leaf.remove().map_err(AdoptError::System)? {
-            crate::containment::Removal::Removed(_) => return Ok(()),
-            crate::containment::Removal::Busy if Instant::now() >= deadline => {
-                return Err(AdoptError::System(io::Error::other("its cgroup cannot be removed")));
+        leaf.kill_all()?;
+        match leaf.remove()? {
+            Removal::Removed(_) => return Ok(()),
+            Removal::Busy if Instant::now() >= deadline => {
+                return Err(io::Error::other("its cgroup cannot be removed"));
             }
-            crate::containment::Removal::Busy => std::thread::sleep(LOOK_PAUSE),
+            Removal::Busy => std::thread::sleep(LOOK_PAUSE),
         }
     }
 }
@@ -320,6 +330,7 @@ impl Orphan {
         let end = end(&self.dir, cause_of(&self.history, cause), status, verdict);
         let mut record = Record::reopen(&self.dir, &self.history)?;
         record.append(&Fact::Ended(Box::new(end.clone())))?;
+        let _ = remove_socket(self.dir.path());
         Ok(Swept::Ended(Box::new(end)))
     }
 }

@@ -82,11 +82,14 @@ const MAX_NESTED_LEAVES: usize = 4096;
 pub(crate) const LEAF_PREFIX: &str = "kennel-";
 
 impl Leaf {
-    /// Makes the leaf of a run below the cgroup we are in ourselves: the one place where placing a
-    /// child needs no rights but those over our own subtree.
-    pub(crate) fn create(run: &RunId) -> Result<Self, String> {
-        let parent = own_directory()?;
-        let path = parent.join(format!("{LEAF_PREFIX}{run}"));
+    /// Where the leaf of a run belongs: below the cgroup we are in ourselves, the one place where
+    /// placing a child needs no rights but those over our own subtree.
+    pub(crate) fn path_for(run: &RunId) -> Result<PathBuf, String> {
+        Ok(own_directory()?.join(format!("{LEAF_PREFIX}{run}")))
+    }
+
+    /// Makes the leaf.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, String> {
         fs::create_dir(&path).map_err(|e| failed("make", &path, &e))?;
         let leaf = Self::open_at(path.clone()).map_err(|e| failed("use", &path, &e));
         if leaf.is_err() {

@@ -237,7 +237,16 @@ pub(crate) struct Lock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LockNote {
     pub(crate) keeper: Identity,
-    pub(crate) leaf: Option<LeafId>,
+    pub(crate) leaf: Option<LeafNote>,
+}
+
+/// The leaf a keeper is about to make or has made. Noted before it is made, so that none is ever
+/// without a note.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LeafNote {
+    pub(crate) path: PathBuf,
+    /// Unknown until it has been made.
+    pub(crate) id: Option<u64>,
 }
 
 impl RunDir {

@@ -41,11 +41,7 @@ impl Listener {
     /// path may have at most 107 bytes and a home may be deeper than that.
     pub(crate) fn bind(dir: &Path) -> io::Result<Self> {
         let path = dir.join(SOCKET_FILE);
-        match fs::remove_file(&path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
+        remove_socket(dir)?;
         let held = fs::File::open(dir)?;
         let socket = UnixListener::bind(through(&held))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
@@ -69,6 +65,14 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the socket a dead keeper left. The caller holds the run's lock.
+pub(crate) fn remove_socket(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(SOCKET_FILE)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -13,7 +13,7 @@ mod clients;
 mod run_loop;
 mod streams;
 
-pub(crate) use clients::through;
+pub(crate) use clients::{remove_socket, through};
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -34,8 +34,8 @@ use crate::failpoint::failpoint;
 use crate::identity::{Identity, Process};
 use crate::proof::Proof;
 use crate::record::{
-    Cause, End, Fact, History, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir, StartFailure,
-    StartStage, Started, Verdict, unix_ms,
+    Cause, End, Fact, History, LeafNote, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir,
+    StartFailure, StartStage, Started, Verdict, unix_ms,
 };
 use crate::spec::{Environment, Spec, c_string};
 use crate::sys::fork::{self, Gated, Opened, Plan, Stage};
@@ -167,13 +167,10 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         move |e: io::Error| failure(stage, path, &e)
     };
     let prepared = prepare(dir, spec)?;
-    let contained = contain(spec);
-    let leaf = contained.leaf.as_ref().map(|l| l.id().clone());
-    let mut undo = Undo { leaf: contained.leaf, child: None };
-    let note = LockNote { keeper: prepared.keeper.clone(), leaf };
     let here = dir.path().to_string_lossy();
-    let noted = prepared.lock.write_note(&note).and_then(|()| failpoint("start.leaf"));
-    noted.map_err(on(StartStage::Directory, &here))?;
+    let contained = contain(spec, &prepared).map_err(on(StartStage::Directory, &here))?;
+    let mut undo = Undo { leaf: contained.leaf, child: None };
+    failpoint("start.leaf").map_err(on(StartStage::Directory, &here))?;
 
     let (gated, because) = fork_leader(spec, &prepared.ends, &mut undo, contained.because)
         .map_err(on(StartStage::Fork, &program))?;
@@ -231,6 +228,12 @@ struct Prepared {
     lock: Lock,
 }
 
+impl Prepared {
+    fn note(&self, leaf: Option<LeafNote>) -> io::Result<()> {
+        self.lock.write_note(&LockNote { keeper: self.keeper.clone(), leaf })
+    }
+}
+
 fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     let here = dir.path().display().to_string();
     spec.check().map_err(|e| StartFailure {
@@ -249,6 +252,8 @@ fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     if !matches!(History::read(dir), Ok(None)) {
         return Err(taken("it holds the record of another run"));
     }
+    // Of an earlier start here that got no further than this.
+    crate::adopt::remove_unused_leaf(&lock).map_err(in_directory)?;
     redirect_stderr(dir);
     failpoint("start.locked").map_err(in_directory)?;
     let keeper = Identity::own().map_err(in_directory)?;
@@ -301,27 +306,37 @@ struct Contained {
     because: Option<String>,
 }
 
-fn contain(spec: &Spec) -> Contained {
-    let (subreaper, no_subreaper) = match spec.containment {
+fn contain(spec: &Spec, prepared: &Prepared) -> io::Result<Contained> {
+    let (subreaper, because) = match spec.containment {
         Containment::Group => (false, Some("asked for no more than a group".to_owned())),
         Containment::Cgroup | Containment::Subreaper => match sys::become_subreaper() {
             Ok(()) => (true, None),
             Err(e) => (false, Some(format!("failed to become a subreaper: {e}"))),
         },
     };
-    if !subreaper {
-        return Contained { leaf: None, subreaper, because: no_subreaper };
-    }
-    match spec.containment {
-        Containment::Cgroup => match Leaf::create(&spec.run) {
-            Ok(leaf) => Contained { leaf: Some(leaf), subreaper, because: None },
-            Err(why) => Contained { leaf: None, subreaper, because: Some(why) },
-        },
-        Containment::Subreaper | Containment::Group => {
-            let because = Some("asked for no more than a subreaper".to_owned());
-            Contained { leaf: None, subreaper, because }
+    let without = |because| Contained { leaf: None, subreaper, because };
+    let path = match (subreaper, spec.containment) {
+        (false, _) => Err(because),
+        (true, Containment::Cgroup) => Leaf::path_for(&spec.run).map_err(Some),
+        (true, Containment::Subreaper | Containment::Group) => {
+            Err(Some("asked for no more than a subreaper".to_owned()))
         }
-    }
+    };
+    let path = match path {
+        Ok(path) => path,
+        Err(because) => {
+            prepared.note(None)?;
+            return Ok(without(because));
+        }
+    };
+    prepared.note(Some(LeafNote { path: path.clone(), id: None }))?;
+    let leaf = match Leaf::create(path) {
+        Ok(leaf) => leaf,
+        Err(because) => return Ok(without(Some(because))),
+    };
+    failpoint("start.contained")?;
+    prepared.note(Some(LeafNote { path: leaf.id().path.clone(), id: Some(leaf.id().id) }))?;
+    Ok(Contained { leaf: Some(leaf), subreaper, because: None })
 }
 
 /// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and

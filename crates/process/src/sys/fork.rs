@@ -107,6 +107,7 @@ pub(crate) fn fork(plan: &Plan<'_>) -> io::Result<Gated> {
 impl Gated {
     /// Lets the child go on to exec and waits, at most `bound`, to hear how that went.
     pub(crate) fn open(self, bound: Duration) -> (Pidfd, Opened) {
+        let _ = crate::failpoint::failpoint("start.opening");
         // A child killed while it waited makes this EPIPE; its report then reads as end of file and
         // its status tells the rest.
         let _ = File::from(self.gate).write(&[1]);
