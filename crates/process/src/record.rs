@@ -419,6 +419,8 @@ fn encode(fact: &Fact) -> io::Result<Vec<u8>> {
 pub(crate) struct History {
     pub(crate) facts: Vec<Fact>,
     bytes: u64,
+    /// Something follows the last whole fact.
+    torn: bool,
 }
 
 impl History {
@@ -441,6 +443,9 @@ impl History {
                 path,
                 "it is larger than any record of ours".to_owned(),
             ));
+        }
+        if (bytes.len() as u64) < RECORD_BYTES {
+            return Err(ReadError::Corrupt(path, "its end is missing".to_owned()));
         }
         Self::parse(&bytes).map(Some).map_err(|e| match e {
             Malformed::Newer(version) => ReadError::Newer(path, version),
@@ -473,7 +478,9 @@ impl History {
             rest = &bytes[good.min(bytes.len())..];
         }
         match facts.first() {
-            Some(Fact::Started(_)) => Ok(Self { facts, bytes: good as u64 }),
+            Some(Fact::Started(_)) => {
+                Ok(Self { facts, bytes: good as u64, torn: good < written.len() })
+            }
             Some(_) => Err(Malformed::Corrupt("it does not begin with a start".to_owned())),
             None => Err(Malformed::Corrupt("it is empty".to_owned())),
         }
@@ -483,9 +490,10 @@ impl History {
         self.facts.iter().find_map(|f| if let Fact::Started(s) = f { Some(&**s) } else { None })
     }
 
-    /// Whether the gate may have been opened. If not, no instruction of the program has run.
+    /// Whether the gate may have been opened. If not, no instruction of the program has run. What
+    /// cannot be read may have said so.
     pub(crate) fn opened(&self) -> bool {
-        self.facts.iter().any(|f| matches!(f, Fact::Opening { .. }))
+        self.torn || self.facts.iter().any(|f| matches!(f, Fact::Opening { .. }))
     }
 
     pub(crate) fn end(&self) -> Option<&End> {
