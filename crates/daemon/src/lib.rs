@@ -1,1 +1,29 @@
-//! x
+//! The hands of kennel: one event loop, one store, one API on a private socket.
+//!
+//! ```text
+//! api --event--> event_loop: decide -> commit -> apply -> perform --> a thread per run
+//!                     ^                                                    |
+//!                     `------------- observe: what its keeper says <-------'
+//! ```
+//!
+//! Owns: order. A fact is durable before it is believed, and believed before it is acted on. Holds
+//! no truth about processes of its own: that is the keepers'. Never prints and never exits.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod event_loop;
+mod home;
+mod observe;
+mod perform;
+mod serve;
+mod store;
+mod text;
+mod time;
+
+pub use api::wire;
+pub use home::{Home, HomeError};
+pub use serve::{ServeError, serve};
+pub use store::StoreError;
+pub use text::Text;
+pub use time::Time;

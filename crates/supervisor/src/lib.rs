@@ -1,1 +1,26 @@
-//! x
+//! The mind of kennel: which run may have a slot, and what follows from what happened.
+//!
+//! An [`Event`] happened; a [`Fact`] is what is held true from then on; an [`Effect`] is what is
+//! asked of the world. [`decide`] reads and changes nothing; [`State::apply`] is the only mutator,
+//! and replaying stored facts goes through it too. The caller makes facts durable, then applies
+//! them, then performs the effects; every outcome comes back as a later event.
+//!
+//! Never names a clock, a file, a process, a signal or a format: without `std` it could not.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod apply;
+mod decide;
+mod effect;
+mod event;
+mod fact;
+mod state;
+
+pub use decide::{Decision, Refusal, decide};
+pub use effect::Effect;
+pub use event::{Ending, Event, Stop};
+pub use fact::Fact;
+pub use state::{Leader, Phase, Run, RunId, Slot, State};

@@ -128,7 +128,7 @@ impl Client {
 
     /// Reads what has come and gives the whole frames among it.
     pub(crate) fn receive(&mut self) -> Vec<Frame> {
-        let mut buffer = [0_u8; 16 << 10];
+        let mut buffer = [0_u8; 4 << 10];
         loop {
             match self.stream.read(&mut buffer) {
                 Ok(0) => {

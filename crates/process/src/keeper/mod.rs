@@ -106,6 +106,8 @@ fn become_keeper(dir: &RunDir) -> io::Result<()> {
             failpoint("start.opened")?;
             tell_started(&starter, id, &kept, leader);
             failpoint("start.told")?;
+            drop(spec);
+            sys::give_back_memory();
             run_loop::keep(kept, starter)
         }
         Err(failure) => {

@@ -1,0 +1,260 @@
+//! The client of the API: one request, one connection, on the daemon's socket.
+//!
+//! Owns: finding the daemon, starting it if there is none, and reading an HTTP answer. Knows
+//! nothing of runs but the wire. Only a request that cannot do something twice is repeated.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kennel_daemon::{Home, wire};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{FAILED, Failure, NO_DAEMON};
+
+/// How long a daemon may take from its start until it answers.
+const READY_BOUND: Duration = Duration::from_secs(10);
+/// Pause between two attempts to reach a daemon that was just started.
+const READY_PAUSE: Duration = Duration::from_millis(2);
+/// Longer than any answer may take: the API's own bounds come first.
+const REPLY_BOUND: Duration = Duration::from_secs(90);
+/// How often a question is asked again if its answer was cut off.
+const TRIES: u32 = 3;
+/// The most headers an answer of ours has.
+const MAX_HEADERS: usize = 32;
+/// How much of the daemon's log is quoted.
+const LOG_TAIL_BYTES: usize = 400;
+
+/// The way to the daemon.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) home: Home,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn find() -> Result<Self, Failure> {
+        let home = Home::find();
+        Ok(Self { home: home.map_err(|e| Failure::new(FAILED, "home", e.to_string()))? })
+    }
+
+    /// Asks for something to read.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.get_bytes(path)?.json()
+    }
+
+    pub(crate) fn get_bytes(&self, path: &str) -> Result<Reply, Failure> {
+        self.request("GET", path, b"", TRIES)
+    }
+
+    /// Has something done that is harmless to do twice.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.request("POST", path, &encode(body)?, TRIES)?.json()
+    }
+
+    /// Has something done that must not be done twice.
+    pub(crate) fn post_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.request("POST", path, &encode(body)?, 1)?.json()
+    }
+
+    fn request(&self, how: &str, path: &str, body: &[u8], tries: u32) -> Result<Reply, Failure> {
+        for _ in 1..tries {
+            // If the daemon dies before it has answered, the next one is asked.
+            if let Ok(reply) = exchange(&mut self.connect()?, how, path, body) {
+                return reply.checked();
+            }
+        }
+        let reply = exchange(&mut self.connect()?, how, path, body);
+        reply.map_err(|e| cut_off(&e))?.checked()
+    }
+
+    /// Has the daemon leave. `None` if there is none.
+    pub(crate) fn shut_down(&self) -> Result<Option<()>, Failure> {
+        let Ok(mut stream) = UnixStream::connect(self.home.socket()) else {
+            return Ok(None);
+        };
+        let reply = exchange(&mut stream, "POST", "/v1/shutdown", b"");
+        reply.map_err(|e| cut_off(&e))?.checked()?;
+        let deadline = Instant::now() + READY_BOUND;
+        while UnixStream::connect(self.home.socket()).is_ok() {
+            if Instant::now() >= deadline {
+                return Err(Failure::new(FAILED, "daemon", "the daemon does not leave"));
+            }
+            std::thread::sleep(READY_PAUSE);
+        }
+        Ok(Some(()))
+    }
+
+    /// Connects to the daemon, starting it if there is none.
+    fn connect(&self) -> Result<UnixStream, Failure> {
+        match UnixStream::connect(self.home.socket()) {
+            Ok(stream) => return Ok(stream),
+            Err(e) if nobody_there(&e) => {}
+            Err(e) => return Err(unreachable(self.home.socket(), &e.to_string())),
+        }
+        self.start_daemon().map_err(|e| {
+            Failure::new(
+                NO_DAEMON,
+                "daemon_unreachable",
+                format!("failed to start the daemon: {e}"),
+            )
+        })?;
+        let deadline = Instant::now() + READY_BOUND;
+        loop {
+            match UnixStream::connect(self.home.socket()) {
+                Ok(stream) => return Ok(stream),
+                Err(e) if nobody_there(&e) && Instant::now() < deadline => {
+                    std::thread::sleep(READY_PAUSE);
+                }
+                Err(_) => {
+                    let why = format!("it does not come up; its log ends: {}", self.log_tail());
+                    return Err(unreachable(self.home.socket(), &why));
+                }
+            }
+        }
+    }
+
+    fn start_daemon(&self) -> io::Result<()> {
+        self.home.make().map_err(io::Error::other)?;
+        let own = std::env::current_exe()?;
+        kennel_process::start_detached(&own, &["up".into()], &self.home.log())
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read(self.home.log()).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(LOG_TAIL_BYTES)..];
+        String::from_utf8_lossy(tail).trim().to_owned()
+    }
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn checked(self) -> Result<Self, Failure> {
+        if (200..300).contains(&self.status) {
+            return Ok(self);
+        }
+        let text = String::from_utf8_lossy(&self.body);
+        Err(match serde_json::from_slice::<wire::ErrorBody>(&self.body) {
+            Ok(body) => Failure::from_wire(body.error),
+            Err(_) => Failure::new(FAILED, "internal", format!("status {}: {text}", self.status)),
+        })
+    }
+
+    fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.body).map_err(|e| {
+            Failure::new(FAILED, "internal", format!("failed to read the daemon's answer: {e}"))
+        })
+    }
+}
+
+/// A part of a path, with everything that means something in one escaped.
+pub(crate) fn segment(name: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    name.bytes().map(escape).collect()
+}
+
+fn encode(body: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(body).map_err(|e| Failure::new(FAILED, "internal", e.to_string()))
+}
+
+fn exchange(stream: &mut UnixStream, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
+    stream.set_read_timeout(Some(REPLY_BOUND))?;
+    stream.set_write_timeout(Some(REPLY_BOUND))?;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: kennel\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    parse_reply(&bytes)
+}
+
+fn parse_reply(bytes: &[u8]) -> io::Result<Reply> {
+    let malformed = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut reply = httparse::Response::new(&mut headers);
+    let parsed = reply.parse(bytes).map_err(|e| malformed(&e.to_string()))?;
+    let httparse::Status::Complete(head) = parsed else {
+        return Err(malformed("the answer was cut off"));
+    };
+    let text = |h: &httparse::Header<'_>| {
+        (h.name.to_owned(), String::from_utf8_lossy(h.value).into_owned())
+    };
+    let reply = Reply {
+        status: reply.code.unwrap_or_default(),
+        headers: reply.headers.iter().map(text).collect(),
+        body: bytes[head..].to_vec(),
+    };
+    // The daemon always says the length: anything else is an answer it did not finish.
+    let length = reply.header("content-length").and_then(|value| value.parse().ok());
+    if length.unwrap_or(0) != reply.body.len() {
+        return Err(malformed("the answer was cut off"));
+    }
+    Ok(reply)
+}
+
+fn nobody_there(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn unreachable(socket: &Path, why: &str) -> Failure {
+    let message = format!("failed to reach the daemon at {}: {why}", socket.display());
+    Failure::new(NO_DAEMON, "daemon_unreachable", message)
+}
+
+fn cut_off(error: &io::Error) -> Failure {
+    let message = format!("the daemon left before it had answered: {error}");
+    Failure::new(NO_DAEMON, "daemon_unreachable", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_a_meaning_in_paths_are_escaped() {
+        assert_eq!(segment("story-1:fix/it ä"), "story-1%3Afix%2Fit%20%C3%A4");
+        assert_eq!(segment(".."), "%2E%2E");
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_is_none() {
+        let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX: y\r\n\r\n{}";
+        let reply = parse_reply(whole).unwrap();
+        assert_eq!(
+            (reply.status, reply.header("x"), &reply.body[..]),
+            (200, Some("y"), &b"{}"[..])
+        );
+        for end in 0..whole.len() {
+            assert!(parse_reply(&whole[..end]).is_err(), "{end}");
+        }
+    }
+}

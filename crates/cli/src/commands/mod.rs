@@ -1,0 +1,9 @@
+//! One file per command: its arguments, whose doc is the help, and one function.
+
+pub(crate) mod daemon;
+pub(crate) mod list;
+pub(crate) mod logs;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod stop;
+pub(crate) mod wait;

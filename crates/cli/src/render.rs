@@ -1,0 +1,165 @@
+//! Runs in words: a table, a description, an ending. Owns every sentence about a run and the exit
+//! code that stands for its ending.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use kennel_daemon::{Time, wire};
+use kennel_process::Signal;
+
+use crate::duration::words;
+use crate::error::{RUN_FAILED, TIMED_OUT, start_code};
+
+/// The code a foreground `run` and `wait` exit with.
+pub(crate) fn exit_code(run: &wire::Run) -> u8 {
+    let Some(end) = run.end.as_ref().filter(|_| run.state == wire::State::Dead) else {
+        return RUN_FAILED;
+    };
+    match end.cause {
+        wire::Cause::Limit => return TIMED_OUT,
+        wire::Cause::NeverStarted => {
+            return end.error.as_ref().map_or(RUN_FAILED, |e| start_code(&e.code));
+        }
+        wire::Cause::Exit | wire::Cause::Stopped | wire::Cause::Killed | wire::Cause::Lost => {}
+    }
+    match end.status {
+        wire::Status::Exited(code) => u8::try_from(code).unwrap_or(RUN_FAILED),
+        wire::Status::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(RUN_FAILED),
+        wire::Status::Unknown(_) => RUN_FAILED,
+    }
+}
+
+/// A run's ending, or what is in its way, in one or more sentences.
+pub(crate) fn ending(run: &wire::Run) -> Option<String> {
+    let mut text = match &run.end {
+        Some(end) => end_words(run, end),
+        None => match &run.stuck_because {
+            Some(why) => format!("stuck: {why}; its slot stays taken"),
+            None => return None,
+        },
+    };
+    if let Some(proof) = &run.proof {
+        let plural = if proof.processes == 1 { "" } else { "es" };
+        if proof.processes > 0 {
+            let _ = write!(text, "; {} process{plural}", proof.processes);
+        }
+        let took = words(Duration::from_micros(proof.took_us));
+        let _ = write!(text, "; all gone in {took}; rests on {}", proof.rests_on.join(" and "));
+    }
+    for survivor in &run.survivors {
+        let wire::Survivor { pid, name, state, reason, .. } = survivor;
+        let _ = write!(text, "\n  left: {pid} {name} (state {state}), which {reason}");
+    }
+    Some(text)
+}
+
+fn end_words(run: &wire::Run, end: &wire::End) -> String {
+    let after = match (run.started_at, run.ended_at) {
+        (Some(from), Some(to)) => {
+            format!(" after {}", words(Duration::from_millis(to.0.saturating_sub(from.0))))
+        }
+        (Some(_) | None, None) | (None, Some(_)) => String::new(),
+    };
+    let status = match &end.status {
+        wire::Status::Exited(code) => format!("exited with {code}"),
+        wire::Status::Signaled(n) => match Signal::new(*n) {
+            Some(signal) => format!("ended by {signal}"),
+            None => format!("ended by signal {n}"),
+        },
+        wire::Status::Unknown(why) => format!("status unknown ({})", why.replace('_', " ")),
+    };
+    let error = end.error.as_ref().map(|e| match &e.hint {
+        Some(hint) => format!("{}; {hint}", e.message),
+        None => e.message.clone(),
+    });
+    match end.cause {
+        wire::Cause::Exit => format!("{status} by itself{after}"),
+        wire::Cause::Stopped => format!("stopped on request{after}; {status}"),
+        wire::Cause::Killed => format!("killed on request{after}; {status}"),
+        wire::Cause::Limit => match &end.limit {
+            Some(l) => {
+                format!("limit {} reached{after} ({} of {}); {status}", l.kind, l.used, l.max)
+            }
+            None => format!("a limit was reached{after}; {status}"),
+        },
+        wire::Cause::Lost => match error {
+            Some(why) => format!("lost{after}: {why}; its slot stays taken"),
+            None => format!("its keeper was lost{after}, and what it kept was stopped; {status}"),
+        },
+        wire::Cause::NeverStarted => match error {
+            Some(why) => format!("never started: {why}"),
+            None => "never started".to_owned(),
+        },
+    }
+}
+
+/// Everything about one run.
+pub(crate) fn description(run: &wire::Run) -> String {
+    let mut lines = vec![
+        ("run", run.id.clone()),
+        ("slot", run.slot.clone()),
+        ("state", state_word(run.state).to_owned()),
+        ("command", command_line(run)),
+        ("directory", run.cwd.clone()),
+    ];
+    let times = [("requested", Some(run.requested_at)), ("started", run.started_at)];
+    lines.extend(times.into_iter().filter_map(|(n, time)| Some((n, time?.to_string()))));
+    if let Some(leader) = &run.leader {
+        lines.push(("leader", format!("process {}", leader.pid)));
+    }
+    if let Some(containment) = &run.containment {
+        let because = run.containment_because.as_ref().map(|why| format!(" ({why})"));
+        lines.push(("contained", format!("{containment}{}", because.unwrap_or_default())));
+    }
+    lines.extend(run.ended_at.map(|time| ("ended", time.to_string())));
+    lines.extend(ending(run).map(|text| ("ending", text)));
+    let line = |(name, value): &(&str, String)| format!("{name:<10} {value}");
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// One line per run, under a heading.
+pub(crate) fn table(runs: &[wire::Run], now: Time) -> String {
+    let mut rows = vec![["RUN", "SLOT", "STATE", "AGE", "CONTAINED", "COMMAND"].map(str::to_owned)];
+    for run in runs {
+        let since = run.started_at.unwrap_or(run.requested_at);
+        let age = Duration::from_millis(now.0.saturating_sub(since.0));
+        rows.push([
+            run.id.clone(),
+            run.slot.clone(),
+            state_word(run.state).to_owned(),
+            words(age),
+            run.containment.clone().unwrap_or_else(|| "-".to_owned()),
+            command_line(run),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+pub(crate) fn state_word(state: wire::State) -> &'static str {
+    match state {
+        wire::State::Starting => "starting",
+        wire::State::Running => "running",
+        wire::State::Stopping => "stopping",
+        wire::State::Stuck => "stuck",
+        wire::State::Dead => "dead",
+    }
+}
+
+/// The command as it could be typed again, on one line.
+fn command_line(run: &wire::Run) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    let word = |arg: &String| {
+        if !arg.is_empty() && arg.chars().all(plain) {
+            return arg.clone();
+        }
+        let shown: String = arg.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("'{}'", shown.replace('\'', "'\\''"))
+    };
+    run.command.iter().map(word).collect::<Vec<_>>().join(" ")
+}

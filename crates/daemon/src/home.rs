@@ -1,0 +1,203 @@
+//! Where kennel keeps what it knows: one private directory, one lock, one socket.
+//!
+//! ```text
+//! KENNEL_HOME/state, or $XDG_STATE_HOME/kennel (0700)
+//!   lock         held by the daemon while it lives; names its process
+//!   socket       the API (0600); in $XDG_RUNTIME_DIR/kennel if there is one and no KENNEL_HOME
+//!   kennel.db    the store
+//!   daemon.log   what a daemon that started by itself has to say
+//!   runs/ID/     one directory per run, its keeper's
+//! ```
+//!
+//! Owns: these names and their permissions. Never follows what is inside a run's directory.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The longest path a socket can have: the kernel's 108 bytes with the closing zero.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// More than any note of ours in the lock file.
+const MAX_NOTE_BYTES: u64 = 256;
+
+/// The places of one kennel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    state: PathBuf,
+    socket: PathBuf,
+}
+
+impl Home {
+    /// The home this process's environment names.
+    pub fn find() -> Result<Self, HomeError> {
+        Self::from_env(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, HomeError> {
+        let (state, socket) = if let Some(home) = get("KENNEL_HOME") {
+            let home = std::path::absolute(&home).map_err(|e| HomeError::Io(home.into(), e))?;
+            (home.join("state"), home.join("state/socket"))
+        } else {
+            let state = match (get("XDG_STATE_HOME"), get("HOME")) {
+                (Some(state), _) => PathBuf::from(state),
+                (None, Some(home)) => PathBuf::from(home).join(".local/state"),
+                (None, None) => return Err(HomeError::Nowhere),
+            };
+            let state = state.join("kennel");
+            let socket = match get("XDG_RUNTIME_DIR") {
+                Some(runtime) => PathBuf::from(runtime).join("kennel/socket"),
+                None => state.join("socket"),
+            };
+            (state, socket)
+        };
+        if socket.as_os_str().as_bytes().len() > MAX_SOCKET_PATH_BYTES {
+            return Err(HomeError::SocketPathTooLong(socket));
+        }
+        Ok(Self { state, socket })
+    }
+
+    /// The API's socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where a daemon that was started by itself writes what it has to say.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.state.join("daemon.log")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.state.join("kennel.db")
+    }
+
+    pub(crate) fn run_dir(&self, run: &str) -> PathBuf {
+        self.state.join("runs").join(run)
+    }
+
+    /// Makes the directories, for nobody but us.
+    pub fn make(&self) -> Result<(), HomeError> {
+        let of_socket = self.socket.parent().unwrap_or(&self.state);
+        for dir in [&self.state, of_socket, &self.state.join("runs")] {
+            make_private(dir).map_err(|e| HomeError::Io(dir.to_owned(), e))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directory of a run that is about to be admitted, and makes that durable: an
+    /// intent in the store whose directory is missing could not be told from one that was deleted.
+    pub(crate) fn make_run_dir(&self, run: &str) -> io::Result<()> {
+        let dir = self.run_dir(run);
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        File::open(self.state.join("runs"))?.sync_all()
+    }
+
+    /// Takes the home for this process, for as long as the returned file is open.
+    pub(crate) fn lock(&self) -> Result<File, HomeError> {
+        let path = self.state.join("lock");
+        let mut how = File::options();
+        how.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = how.open(&path).map_err(|e| HomeError::Io(path.clone(), e))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = (&file).take(MAX_NOTE_BYTES).read_to_string(&mut holder);
+                return Err(HomeError::Held { home: self.state.clone(), holder });
+            }
+            Err(TryLockError::Error(e)) => return Err(HomeError::Io(path, e)),
+        }
+        let note = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
+        note.map_err(|e| HomeError::Io(path, e))?;
+        Ok(file)
+    }
+}
+
+fn make_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let found = fs::metadata(dir)?;
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
+    if found.mode() & 0o077 != 0 {
+        fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Why there is no home to use.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HomeError {
+    /// The environment names none.
+    Nowhere,
+    /// The socket's path is longer than the kernel takes.
+    SocketPathTooLong(PathBuf),
+    /// Another daemon has it.
+    Held {
+        /// The directory.
+        home: PathBuf,
+        /// What its holder says of itself.
+        holder: String,
+    },
+    /// The system refused.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for HomeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nowhere => f.write_str("neither KENNEL_HOME nor HOME is set: set one of them"),
+            Self::SocketPathTooLong(path) => write!(
+                f,
+                "the socket's path {} has {} bytes and may have {MAX_SOCKET_PATH_BYTES}: \
+                 set KENNEL_HOME to a shorter directory",
+                path.display(),
+                path.as_os_str().as_bytes().len()
+            ),
+            Self::Held { home, holder } => {
+                let holder = if holder.is_empty() { "just starting" } else { holder };
+                write!(f, "another daemon ({holder}) has {}", home.display())
+            }
+            Self::Io(path, e) => write!(f, "failed to use {}: {e}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for HomeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(env: &[(&str, &str)]) -> Result<Home, HomeError> {
+        Home::from_env(|name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
+    }
+
+    #[test]
+    fn kennel_home_comes_before_xdg_before_home() {
+        let all = [("KENNEL_HOME", "/k"), ("XDG_STATE_HOME", "/s"), ("HOME", "/h")];
+        let with_runtime = [("HOME", "/h"), ("XDG_RUNTIME_DIR", "/run/user/1")];
+        for (env, state, socket) in [
+            (&all[..], "/k/state", "/k/state/socket"),
+            (&all[1..], "/s/kennel", "/s/kennel/socket"),
+            (&with_runtime[..], "/h/.local/state/kennel", "/run/user/1/kennel/socket"),
+        ] {
+            let home = home(env).unwrap();
+            assert_eq!((home.state, home.socket), (state.into(), socket.into()));
+        }
+        assert!(matches!(home(&[]), Err(HomeError::Nowhere)));
+    }
+
+    #[test]
+    fn a_socket_path_the_kernel_would_cut_is_refused_with_the_way_out() {
+        let deep = format!("/{}", "d".repeat(100));
+        let error = home(&[("KENNEL_HOME", &deep)]).unwrap_err();
+        assert!(error.to_string().contains("KENNEL_HOME"), "{error}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The shapes of the store: facts, and what is kept beside them. Owns the words on disk and their
+//! conversions; the mind's own types may change without changing them.
+//!
+//! What a keeper recorded is kept in its record's own shape, which every later kennel reads. The
+//! environment of a run is never kept: it holds secrets, and a start is never repeated.
+
+use kennel_process::{End, ExitStatus, OnExit, StartFailure, Started, Survivor};
+use kennel_supervisor as mind;
+use serde::{Deserialize, Serialize};
+
+use crate::text::Text;
+
+/// A fact as it is written.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fact {
+    Admitted { slot: String },
+    Started,
+    Stopping { stop: Stop },
+    Exited,
+    Stuck,
+    Ended { ending: Ending },
+    ShuttingDown,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stop {
+    Ask { grace_ms: Option<u64> },
+    Force,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ending {
+    NeverStarted,
+    Dead,
+    Lost,
+}
+
+/// What is kept beside a fact.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Detail {
+    Nothing,
+    Request(Box<Request>),
+    Started(Box<Started>),
+    Exited(ExitStatus),
+    Stuck(Stuck),
+    Ended(Ended),
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) command: Vec<Text>,
+    pub(crate) cwd: Text,
+    pub(crate) terminal: bool,
+    pub(crate) grace_ms: u64,
+    pub(crate) on_exit: OnExit,
+    pub(crate) at_ms: u64,
+}
+
+/// Why a run is stuck.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Stuck {
+    pub(crate) reason: String,
+    /// The first of those who are left, of `count` in all.
+    pub(crate) survivors: Vec<Survivor>,
+    pub(crate) count: u64,
+}
+
+/// What is known of an ending.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ended {
+    /// What the keeper, or whoever took over from it, recorded.
+    Recorded(Box<End>),
+    /// Nothing was recorded because nothing was started.
+    NeverStarted { message: String, failure: Option<StartFailure>, at_ms: u64 },
+}
+
+impl From<&mind::Fact> for Fact {
+    fn from(fact: &mind::Fact) -> Self {
+        match fact {
+            mind::Fact::Admitted { slot, .. } => Self::Admitted { slot: slot.as_str().to_owned() },
+            mind::Fact::Started(_) => Self::Started,
+            mind::Fact::Stopping { stop, .. } => Self::Stopping {
+                stop: match stop {
+                    mind::Stop::Ask { grace_ms } => Stop::Ask { grace_ms: *grace_ms },
+                    mind::Stop::Force => Stop::Force,
+                },
+            },
+            mind::Fact::Exited(_) => Self::Exited,
+            mind::Fact::Stuck(_) => Self::Stuck,
+            mind::Fact::Ended { ending, .. } => Self::Ended {
+                ending: match ending {
+                    mind::Ending::NeverStarted => Ending::NeverStarted,
+                    mind::Ending::Dead => Ending::Dead,
+                    mind::Ending::Lost => Ending::Lost,
+                },
+            },
+            mind::Fact::ShuttingDown => Self::ShuttingDown,
+        }
+    }
+}
+
+impl Fact {
+    /// The fact as the mind knows it, of this run.
+    pub(crate) fn of(self, run: &str) -> mind::Fact {
+        let run = mind::RunId::from(run);
+        match self {
+            Self::Admitted { slot } => mind::Fact::Admitted { run, slot: slot.as_str().into() },
+            Self::Started => mind::Fact::Started(run),
+            Self::Stopping { stop } => mind::Fact::Stopping {
+                run,
+                stop: match stop {
+                    Stop::Ask { grace_ms } => mind::Stop::Ask { grace_ms },
+                    Stop::Force => mind::Stop::Force,
+                },
+            },
+            Self::Exited => mind::Fact::Exited(run),
+            Self::Stuck => mind::Fact::Stuck(run),
+            Self::Ended { ending } => mind::Fact::Ended {
+                run,
+                ending: match ending {
+                    Ending::NeverStarted => mind::Ending::NeverStarted,
+                    Ending::Dead => mind::Ending::Dead,
+                    Ending::Lost => mind::Ending::Lost,
+                },
+            },
+            Self::ShuttingDown => mind::Fact::ShuttingDown,
+        }
+    }
+}
+
+/// The word for where a run stands; `None` is a run that the mind has forgotten, with proof.
+pub(crate) fn state_word(phase: Option<mind::Phase>) -> &'static str {
+    use mind::Phase;
+    match phase {
+        Some(Phase::Starting { stop: None }) => "starting",
+        Some(Phase::Running { .. }) => "running",
+        Some(Phase::Starting { stop: Some(_) } | Phase::Stopping { .. }) => "stopping",
+        Some(Phase::Stuck | Phase::Lost) => "stuck",
+        None => "dead",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first version of the journal, word for word. Never change these; add new ones.
+    #[test]
+    fn version_one_is_read_for_ever() {
+        for text in [
+            r#"{"admitted":{"slot":"s"}}"#,
+            r#""started""#,
+            r#"{"stopping":{"stop":{"ask":{"grace_ms":5}}}}"#,
+            r#"{"stopping":{"stop":"force"}}"#,
+            r#""exited""#,
+            r#""stuck""#,
+            r#"{"ended":{"ending":"never_started"}}"#,
+            r#"{"ended":{"ending":"dead"}}"#,
+            r#"{"ended":{"ending":"lost"}}"#,
+            r#""shutting_down""#,
+        ] {
+            let fact = serde_json::from_str::<Fact>(text).unwrap().of("r");
+            assert_eq!(serde_json::to_string(&Fact::from(&fact)).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The only code that changes state, live and on replay.
+//!
+//! Owns: what a fact means. Never refuses and never panics: a fact is true whether or not it was
+//! expected, and one about a run that is not there changes nothing.
+
+use crate::event::Ending;
+use crate::fact::Fact;
+use crate::state::{Leader, Phase, Run, RunId, State};
+
+impl State {
+    /// Makes a fact part of what is believed.
+    pub fn apply(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Admitted { run, slot } => {
+                let phase = Phase::Starting { stop: None };
+                self.slots.insert(slot.clone(), run.clone());
+                self.runs.insert(run.clone(), Run { slot: slot.clone(), phase });
+            }
+            Fact::Started(run) => self.change(run, |phase| match phase {
+                Phase::Starting { stop: Some(stop) } => {
+                    Phase::Stopping { stop, leader: Leader::Lives }
+                }
+                Phase::Starting { stop: None } | Phase::Stuck => {
+                    Phase::Running { leader: Leader::Lives }
+                }
+                Phase::Running { .. } | Phase::Stopping { .. } | Phase::Lost => phase,
+            }),
+            Fact::Stopping { run, stop } => self.change(run, |phase| match phase {
+                Phase::Starting { .. } => Phase::Starting { stop: Some(*stop) },
+                Phase::Running { leader } | Phase::Stopping { leader, .. } => {
+                    Phase::Stopping { stop: *stop, leader }
+                }
+                Phase::Stuck => Phase::Stopping { stop: *stop, leader: Leader::Lives },
+                Phase::Lost => phase,
+            }),
+            Fact::Exited(run) => self.change(run, |phase| match phase {
+                Phase::Starting { stop: Some(stop) } | Phase::Stopping { stop, .. } => {
+                    Phase::Stopping { stop, leader: Leader::Exited }
+                }
+                Phase::Starting { stop: None } | Phase::Running { .. } => {
+                    Phase::Running { leader: Leader::Exited }
+                }
+                Phase::Stuck | Phase::Lost => phase,
+            }),
+            Fact::Stuck(run) => self.change(run, |_| Phase::Stuck),
+            Fact::Ended { run, ending } => match ending {
+                Ending::NeverStarted | Ending::Dead => self.forget(run),
+                Ending::Lost => self.change(run, |_| Phase::Lost),
+            },
+            Fact::ShuttingDown => self.shutting_down = true,
+        }
+    }
+
+    fn change(&mut self, run: &RunId, change: impl FnOnce(Phase) -> Phase) {
+        if let Some(known) = self.runs.get_mut(run) {
+            known.phase = change(known.phase);
+        }
+    }
+
+    /// The run is over with proof: its slot is free, unless another run has it by now.
+    fn forget(&mut self, run: &RunId) {
+        let Some(known) = self.runs.remove(run) else { return };
+        if self.slots.get(&known.slot) == Some(run) {
+            self.slots.remove(&known.slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Stop;
+
+    #[test]
+    fn every_phase_is_reached_by_its_facts_and_proof_alone_frees() {
+        let run = || RunId::from("r1");
+        let ask = Stop::Ask { grace_ms: None };
+        let steps = [
+            (Fact::Started(run()), Some(Phase::Running { leader: Leader::Lives })),
+            (Fact::Stuck(run()), Some(Phase::Stuck)),
+            (Fact::Started(run()), Some(Phase::Running { leader: Leader::Lives })),
+            (Fact::Exited(run()), Some(Phase::Running { leader: Leader::Exited })),
+            (
+                Fact::Stopping { run: run(), stop: ask },
+                Some(Phase::Stopping { stop: ask, leader: Leader::Exited }),
+            ),
+            (Fact::Ended { run: run(), ending: Ending::Lost }, Some(Phase::Lost)),
+            (Fact::Started(run()), Some(Phase::Lost)),
+            (Fact::Ended { run: run(), ending: Ending::Dead }, None),
+        ];
+        let mut state = State::default();
+        state.apply(&Fact::Admitted { run: run(), slot: "s".into() });
+        for (fact, expected) in steps {
+            state.apply(&fact);
+            assert_eq!(state.run(&run()).map(|r| r.phase), expected, "{fact:?}");
+            assert_eq!(state.holder(&"s".into()).is_some(), expected.is_some(), "{fact:?}");
+        }
+        assert_eq!(state, State::default());
+    }
+
+    #[test]
+    fn facts_about_nobody_change_nothing() {
+        let mut state = State::default();
+        for fact in [Fact::Started("x".into()), Fact::Exited("x".into()), Fact::Stuck("x".into())] {
+            state.apply(&fact);
+        }
+        state.apply(&Fact::Ended { run: "x".into(), ending: Ending::Dead });
+        assert_eq!(state, State::default());
+    }
+}

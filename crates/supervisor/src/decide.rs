@@ -1,0 +1,338 @@
+//! From what happened to what is true and what to do: state and event in, facts and effects out.
+//!
+//! Owns: every rule about slots and runs. Changes nothing. A repeated request is already so; what
+//! is not allowed is refused with a name. What was observed is never refused.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::effect::Effect;
+use crate::event::{Ending, Event, Stop};
+use crate::fact::Fact;
+use crate::state::{Leader, Phase, RunId, Slot, State};
+
+/// What follows from an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// These facts, made durable, then these effects.
+    Do {
+        /// In this order.
+        facts: Vec<Fact>,
+        /// In this order.
+        effects: Vec<Effect>,
+    },
+    /// Nothing: it is so already.
+    AlreadySo,
+    /// Nothing: it may not be.
+    Refused(Refusal),
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The slot is not free: this run of it has no proof of death.
+    SlotTaken {
+        /// Who holds it.
+        by: RunId,
+    },
+    /// The daemon is leaving.
+    ShuttingDown,
+    /// No such run holds a slot: it is over with proof, or was never admitted.
+    NotLive,
+    /// Nothing can be done to a run that nobody can account for.
+    Lost,
+}
+
+/// Decides what follows from an event. Changes nothing.
+pub fn decide(state: &State, event: &Event) -> Decision {
+    match event {
+        Event::RunRequested { run, slot } => admit(state, run, slot),
+        Event::StopRequested { run, stop } => request_stop(state, run, *stop),
+        Event::Started(run) => started(state, run),
+        Event::Stopping(run) => stopping(state, run),
+        Event::Exited(run) => exited(state, run),
+        Event::Stuck(run) => stuck(state, run),
+        Event::Ended { run, ending } => ended(state, run, *ending),
+        Event::ShutdownRequested if state.is_shutting_down() => Decision::AlreadySo,
+        Event::ShutdownRequested => {
+            Decision::Do { facts: vec![Fact::ShuttingDown], effects: vec![Effect::Leave] }
+        }
+    }
+}
+
+fn fact(fact: Fact) -> Decision {
+    Decision::Do { facts: vec![fact], effects: vec![] }
+}
+
+fn admit(state: &State, run: &RunId, slot: &Slot) -> Decision {
+    match state.holder(slot) {
+        Some(holder) if holder == run => Decision::AlreadySo,
+        Some(holder) => Decision::Refused(Refusal::SlotTaken { by: holder.clone() }),
+        None if state.is_shutting_down() => Decision::Refused(Refusal::ShuttingDown),
+        None => Decision::Do {
+            facts: vec![Fact::Admitted { run: run.clone(), slot: slot.clone() }],
+            effects: vec![Effect::Start(run.clone())],
+        },
+    }
+}
+
+fn request_stop(state: &State, run: &RunId, stop: Stop) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::Refused(Refusal::NotLive);
+    };
+    let go = Decision::Do {
+        facts: vec![Fact::Stopping { run: run.clone(), stop }],
+        effects: vec![Effect::Stop { run: run.clone(), stop }],
+    };
+    match &known.phase {
+        // Nobody can be asked yet: the stop is performed as soon as the start is known.
+        Phase::Starting { stop: None } => fact(Fact::Stopping { run: run.clone(), stop }),
+        Phase::Starting { stop: Some(old) } if sooner(stop, *old) => {
+            fact(Fact::Stopping { run: run.clone(), stop })
+        }
+        Phase::Starting { stop: Some(_) } => Decision::AlreadySo,
+        Phase::Running { .. } => go,
+        Phase::Stopping { stop: old, .. } if sooner(stop, *old) => go,
+        Phase::Stopping { .. } => Decision::AlreadySo,
+        // Its keeper goes on trying by itself; asking again does no harm and may help.
+        Phase::Stuck => {
+            Decision::Do { facts: vec![], effects: vec![Effect::Stop { run: run.clone(), stop }] }
+        }
+        Phase::Lost => Decision::Refused(Refusal::Lost),
+    }
+}
+
+/// Whether a second request can shorten the first. Graces begin at different times, so that only
+/// the keeper can compare two of them: it is passed on whenever it names one.
+fn sooner(new: Stop, old: Stop) -> bool {
+    match new {
+        Stop::Force => old != Stop::Force,
+        Stop::Ask { grace_ms } => match old {
+            Stop::Force => false,
+            Stop::Ask { .. } => grace_ms.is_some(),
+        },
+    }
+}
+
+fn started(state: &State, run: &RunId) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    let stop_it = |facts, stop| Decision::Do {
+        facts,
+        effects: vec![Effect::Stop { run: run.clone(), stop }],
+    };
+    match &known.phase {
+        Phase::Starting { stop: None } => fact(Fact::Started(run.clone())),
+        Phase::Starting { stop: Some(stop) } => stop_it(vec![Fact::Started(run.clone())], *stop),
+        Phase::Running { .. } => Decision::AlreadySo,
+        // It was to be stopped and nobody has told its keeper: we died in between.
+        Phase::Stopping { stop, .. } => stop_it(vec![], *stop),
+        Phase::Stuck => fact(Fact::Started(run.clone())),
+        Phase::Lost => Decision::AlreadySo,
+    }
+}
+
+fn stopping(state: &State, run: &RunId) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    match &known.phase {
+        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stuck => {
+            fact(Fact::Stopping { run: run.clone(), stop: Stop::Ask { grace_ms: None } })
+        }
+        Phase::Stopping { .. } | Phase::Lost => Decision::AlreadySo,
+    }
+}
+
+fn exited(state: &State, run: &RunId) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    match &known.phase {
+        Phase::Starting { .. } => fact(Fact::Exited(run.clone())),
+        Phase::Running { leader } | Phase::Stopping { leader, .. } => match leader {
+            Leader::Lives => fact(Fact::Exited(run.clone())),
+            Leader::Exited => Decision::AlreadySo,
+        },
+        Phase::Stuck | Phase::Lost => Decision::AlreadySo,
+    }
+}
+
+fn stuck(state: &State, run: &RunId) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    match &known.phase {
+        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stopping { .. } => {
+            fact(Fact::Stuck(run.clone()))
+        }
+        Phase::Stuck | Phase::Lost => Decision::AlreadySo,
+    }
+}
+
+fn ended(state: &State, run: &RunId, ending: Ending) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    let over = fact(Fact::Ended { run: run.clone(), ending });
+    match &known.phase {
+        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stopping { .. } | Phase::Stuck => {
+            over
+        }
+        // A proof that comes late is still one.
+        Phase::Lost => match ending {
+            Ending::Lost => Decision::AlreadySo,
+            Ending::Dead | Ending::NeverStarted => over,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: Stop = Stop::Ask { grace_ms: None };
+    const ASK_SOON: Stop = Stop::Ask { grace_ms: Some(5) };
+    const R: &str = "r1";
+
+    fn run() -> RunId {
+        R.into()
+    }
+
+    /// A state with one run of slot `s`, brought about by facts as it would be on replay.
+    fn after(facts: &[Fact]) -> State {
+        let mut state = State::default();
+        state.apply(&Fact::Admitted { run: run(), slot: "s".into() });
+        for fact in facts {
+            state.apply(fact);
+        }
+        state
+    }
+
+    fn stop_fact(stop: Stop) -> Fact {
+        Fact::Stopping { run: run(), stop }
+    }
+
+    fn phases() -> [(&'static str, State); 7] {
+        let started = Fact::Started(run());
+        let lost = Fact::Ended { run: run(), ending: Ending::Lost };
+        [
+            ("starting", after(&[])),
+            ("starting, to stop", after(&[stop_fact(ASK)])),
+            ("running", after(core::slice::from_ref(&started))),
+            ("exited", after(&[started.clone(), Fact::Exited(run())])),
+            ("stopping", after(&[started.clone(), stop_fact(ASK)])),
+            ("stuck", after(&[started.clone(), Fact::Stuck(run())])),
+            ("lost", after(&[started, lost])),
+        ]
+    }
+
+    #[test]
+    fn a_slot_is_free_only_after_proof_or_if_nothing_ever_started() {
+        let ask = |state: &State| {
+            let event = Event::RunRequested { run: "r2".into(), slot: "s".into() };
+            decide(state, &event)
+        };
+        let taken = Decision::Refused(Refusal::SlotTaken { by: run() });
+        for (name, mut state) in phases() {
+            assert_eq!(ask(&state), taken, "{name}");
+            for (ending, frees) in
+                [(Ending::Lost, false), (Ending::NeverStarted, true), (Ending::Dead, true)]
+            {
+                let mut state = state.clone();
+                state.apply(&Fact::Ended { run: run(), ending });
+                assert_eq!(ask(&state) != taken, frees, "{name}, {ending:?}");
+            }
+            state.apply(&Fact::ShuttingDown);
+            assert_eq!(ask(&state), taken, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_start_is_admitted_once_and_not_while_shutting_down() {
+        let event = Event::RunRequested { run: run(), slot: "s".into() };
+        let admitted = Decision::Do {
+            facts: vec![Fact::Admitted { run: run(), slot: "s".into() }],
+            effects: vec![Effect::Start(run())],
+        };
+        let mut state = State::default();
+        assert_eq!(decide(&state, &event), admitted);
+        assert_eq!(decide(&after(&[]), &event), Decision::AlreadySo);
+        state.apply(&Fact::ShuttingDown);
+        assert_eq!(decide(&state, &event), Decision::Refused(Refusal::ShuttingDown));
+        assert_eq!(decide(&state, &Event::ShutdownRequested), Decision::AlreadySo);
+    }
+
+    #[test]
+    fn a_stop_is_recorded_before_it_is_performed_and_only_ever_shortened() {
+        let performed = |stop| Decision::Do {
+            facts: vec![stop_fact(stop)],
+            effects: vec![Effect::Stop { run: run(), stop }],
+        };
+        let again =
+            Decision::Do { facts: vec![], effects: vec![Effect::Stop { run: run(), stop: ASK }] };
+        let expected = [
+            fact(stop_fact(ASK)),
+            Decision::AlreadySo,
+            performed(ASK),
+            performed(ASK),
+            Decision::AlreadySo,
+            again,
+            Decision::Refused(Refusal::Lost),
+        ];
+        for ((name, state), expected) in phases().into_iter().zip(expected) {
+            let event = Event::StopRequested { run: run(), stop: ASK };
+            assert_eq!(decide(&state, &event), expected, "{name}");
+        }
+        let stopping = after(&[Fact::Started(run()), stop_fact(ASK)]);
+        let forced = after(&[Fact::Started(run()), stop_fact(Stop::Force)]);
+        for (state, stop, expected) in [
+            (&stopping, ASK_SOON, performed(ASK_SOON)),
+            (&stopping, Stop::Force, performed(Stop::Force)),
+            (&forced, ASK_SOON, Decision::AlreadySo),
+            (&forced, Stop::Force, Decision::AlreadySo),
+        ] {
+            let event = Event::StopRequested { run: run(), stop };
+            assert_eq!(decide(state, &event), expected, "{stop:?}");
+        }
+        let unknown = Event::StopRequested { run: "r9".into(), stop: ASK };
+        assert_eq!(decide(&stopping, &unknown), Decision::Refused(Refusal::NotLive));
+    }
+
+    #[test]
+    fn a_stop_that_came_before_the_start_or_before_a_crash_is_performed() {
+        let stop = || vec![Effect::Stop { run: run(), stop: ASK }];
+        let early = after(&[stop_fact(ASK)]);
+        let started = Event::Started(run());
+        let expected = Decision::Do { facts: vec![Fact::Started(run())], effects: stop() };
+        assert_eq!(decide(&early, &started), expected);
+        let crashed = after(&[Fact::Started(run()), stop_fact(ASK)]);
+        assert_eq!(decide(&crashed, &started), Decision::Do { facts: vec![], effects: stop() });
+    }
+
+    #[test]
+    fn an_observation_told_twice_is_one_fact_and_none_about_the_dead() {
+        let events = [
+            Event::Started(run()),
+            Event::Exited(run()),
+            Event::Stuck(run()),
+            Event::Ended { run: run(), ending: Ending::Lost },
+            Event::Ended { run: run(), ending: Ending::Dead },
+        ];
+        for (name, state) in phases() {
+            for event in &events {
+                let mut state = state.clone();
+                let Decision::Do { facts, .. } = decide(&state, event) else { continue };
+                facts.iter().for_each(|fact| state.apply(fact));
+                if let Decision::Do { facts, .. } = decide(&state, event) {
+                    assert!(facts.is_empty(), "{name}: {event:?} twice gave {facts:?}");
+                }
+            }
+        }
+        for event in &events {
+            assert_eq!(decide(&State::default(), event), Decision::AlreadySo, "{event:?}");
+        }
+    }
+}
