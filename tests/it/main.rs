@@ -1,3 +1,11 @@
 //! The end-to-end tests of kennel: real processes, a real kernel, and a checker after each.
 
+mod bystanders;
+mod containment;
+mod control;
+mod crash;
+mod faults;
+mod foreign;
+mod records;
+mod streams;
 mod survive;

@@ -1,6 +1,9 @@
-//! What the end-to-end tests share: scratch places, runs, bystanders, and the checker after each test.
+//! What the end-to-end tests share: scratch places, runs, bystanders, and the checker after each
+//! test.
 //!
 //! No test sleeps for a guess: [`until`] waits for a condition and fails loudly at its deadline.
+
+mod family;
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,12 +13,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kennel_process::{
-    Containment, End, ExitStatus, KeeperProgram, Proof, Run, RunId, Spec, Stdin, Streams,
-    TerminalSize, Verdict, Waited,
+    Adopted, Chunk, Containment, End, ExitStatus, KeeperProgram, Proof, Run, RunId, Spec, Stdin,
+    Stream, Streams, TerminalSize, Verdict, Waited, read_output,
 };
+
+pub use family::Family;
 
 /// How long anything may take on a loaded machine before a test gives up on it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A grace that is over soon, for agents that will not use it.
+pub const SHORT: Duration = Duration::from_millis(50);
+/// A grace nobody waits for: a stop that takes this long is a failure.
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// The path of a badly behaved agent.
 #[must_use]
@@ -36,6 +46,12 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Lets time pass, for a crash that is meant to come at no particular moment. Nothing is waited
+/// for.
+pub fn pass(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// A directory of one test, removed with all that is in it.
@@ -131,8 +147,9 @@ impl Scratch {
         kennel_process::start_with(spec, &self.run_dir(name), keeper)
     }
 
-    /// Adds bystanders that look like the run of this spec: same arguments, same directory, the working
-    /// directory's path among their arguments, and neighbours whose names begin with its name.
+    /// Adds bystanders that look like the run of this spec: same arguments, same directory, the
+    /// working directory's path among their arguments, and neighbours whose names begin with its
+    /// name.
     pub fn add_bystanders(&mut self, spec: &Spec) {
         let work = self.work();
         let sleeper = |who: &'static str, cwd: &Path, argv0: &Path, extra: &[OsString]| {
@@ -167,8 +184,8 @@ impl Scratch {
         ));
     }
 
-    /// The checker, after a run has ended: nothing that carries its cookie, no cgroup, no socket, no
-    /// keeper is left, the lock is free, every bystander lives.
+    /// The checker, after a run has ended: nothing that carries its cookie, no cgroup, no socket,
+    /// no keeper is left, the lock is free, every bystander lives.
     #[track_caller]
     pub fn check_gone(&mut self, name: &str) {
         let run = self.run_id(name);
@@ -180,6 +197,32 @@ impl Scratch {
         assert!(leaves.is_empty(), "{name}: cgroups are left: {leaves:?}");
         assert!(!dir.join("control").exists(), "{name}: its socket is left");
         self.check_bystanders();
+    }
+
+    /// Ends what a failed test leaves behind, as far as that can be done.
+    fn end_runs(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let dir = entry.path();
+            if !dir.join("record").exists() {
+                continue;
+            }
+            match kennel_process::adopt(&dir) {
+                Ok(Adopted::Running { mut connection, .. }) => {
+                    let _ = connection.kill();
+                    // A stuck one is tried again and again; its bound has passed once already.
+                    while let Ok(Waited::Stuck { .. }) = connection.wait_end(LONG) {
+                        if Instant::now() >= deadline {
+                            break;
+                        }
+                        std::thread::sleep(SHORT);
+                    }
+                }
+                Ok(Adopted::Orphaned(mut orphan)) => drop(orphan.kill()),
+                Ok(Adopted::Ended(_) | Adopted::NeverStarted | Adopted::Unreadable(_)) | Err(_) => {
+                }
+            }
+        }
     }
 
     /// Every bystander lives.
@@ -194,6 +237,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end_runs();
+        }
         for canary in &mut self.canaries {
             let _ = canary.child.kill();
             let _ = canary.child.wait();
@@ -237,7 +283,7 @@ pub fn containments() -> Vec<Containment> {
         run.connection.kill().expect("it can be killed");
         let _ = end_of(&mut run);
         if !had {
-            println!("SKIPPED: no cgroup here ({:?})", run.started.containment_because);
+            skipped("every test in a cgroup", &format!("{:?}", run.started.containment_because));
         }
         had
     });
@@ -328,4 +374,116 @@ fn lock_is_free(dir: &Path) -> bool {
     use rustix::fs::{FlockOperation, flock};
     let Ok(file) = fs::File::open(dir.join("lock")) else { return true };
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Says that a test, or a part of one, was not run, past the capturing of what tests print.
+pub fn skipped(name: &str, why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "SKIPPED: {name}: {why}");
+}
+
+/// True if we are root.
+#[must_use]
+pub fn are_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Runs one agent in every containment and kind of streams, among bystanders, with the checker
+/// after each. The closure gets the scratch place, what to call this combination in a message, and
+/// the spec of the run `run`.
+#[track_caller]
+pub fn each(name: &str, args: &[&str], test: impl Fn(&mut Scratch, &str, Spec)) {
+    for containment in containments() {
+        for (n, streams) in both_streams().into_iter().enumerate() {
+            let mut scratch = Scratch::new(name);
+            let mut spec = scratch.spec("run", name, args);
+            spec.containment = containment;
+            spec.streams = streams;
+            scratch.add_bystanders(&spec);
+            let label = format!("{containment}, {}", ["pipes", "terminal"][n]);
+            test(&mut scratch, &label, spec);
+            scratch.check_gone("run");
+        }
+    }
+}
+
+/// Waits until the agents have told this.
+#[track_caller]
+pub fn wait_for(scratch: &Scratch, word: &str) {
+    until(&format!("the agent says {word:?}"), || scratch.told().contains(word).then_some(()));
+}
+
+/// The numbers that follow a word in what the agents told.
+#[must_use]
+pub fn numbers_after(scratch: &Scratch, word: &str) -> Vec<u32> {
+    let told = scratch.told();
+    let lines = told.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok());
+    lines.collect()
+}
+
+/// The state letter of a process, as `/proc` has it.
+#[must_use]
+pub fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Everything a run wrote to a stream, of which nothing may be missing.
+#[track_caller]
+#[must_use]
+pub fn output_of(dir: &Path, stream: Stream) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(chunk) = read_output(dir, stream, all.len() as u64).expect("it can be read") {
+        match chunk {
+            Chunk::Bytes { offset, bytes } => {
+                assert_eq!(offset, all.len() as u64, "offsets follow each other");
+                all.extend(bytes);
+            }
+            Chunk::Gap { from, to } => panic!("output from {from} to {to} is missing"),
+        }
+    }
+    all
+}
+
+/// What was shown on the terminal of a run, by its recording, which must be a valid asciicast of
+/// version 2: a header, then lines of time, code and data in the order of time.
+#[track_caller]
+#[must_use]
+pub fn shown_by_recording(dir: &Path) -> String {
+    let text = String::from_utf8(output_of(dir, Stream::Terminal)).expect("JSON is UTF-8");
+    let mut lines = text.lines().map(|line| {
+        serde_json::from_str::<serde_json::Value>(line).expect("every line is a JSON value")
+    });
+    let header = lines.next().expect("there is a header");
+    assert_eq!(header["version"], 2);
+    assert!(header["width"].as_u64() > Some(0) && header["height"].as_u64() > Some(0), "{header}");
+    let (mut shown, mut last) = (String::new(), 0.0);
+    for line in lines {
+        let time = line[0].as_f64().expect("the time is a number");
+        let data = line[2].as_str().expect("the data is text");
+        assert!(time >= last, "time goes forward: {line}");
+        last = time;
+        match line[1].as_str() {
+            Some("o") => shown.push_str(data),
+            Some("i" | "r" | "m") => {}
+            other => panic!("no such code in an asciicast: {other:?}"),
+        }
+    }
+    shown
+}
+
+/// What a run showed, whichever kind of streams it has.
+#[track_caller]
+#[must_use]
+pub fn shown_by(run: &Run) -> Vec<u8> {
+    match run.started.streams {
+        Streams::Pipes { .. } => output_of(run.dir(), Stream::Stdout),
+        Streams::Terminal { .. } => shown_by_recording(run.dir()).into_bytes(),
+    }
+}
+
+/// A program of this crate: beside the test binary's own directory.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    test_keeper_path().with_file_name(name)
 }

@@ -64,7 +64,9 @@ pub enum Adopted {
     Unreadable(ReadError),
 }
 
-/// Finds out what became of the run in this directory.
+/// Finds out what became of the run in this directory. A directory that is not there is
+/// [`Adopted::Unreadable`]: make it before you promise anybody a run in it, and its absence can
+/// never be taken for "nothing started".
 ///
 /// ```standalone_crate
 /// # use std::time::Duration;
@@ -119,16 +121,20 @@ fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
         Ok(None) => return Ok(None),
         Err(e) => return Ok(Some(Adopted::Unreadable(e))),
     };
-    if let Some(end) = history.end() {
+    let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
+    let reboot = history.started().and_then(|s| Proof::by_reboot(&s.leader, &boot));
+    if let Some(recorded) = history.end() {
         // A keeper that was killed after its last word left its socket.
         if let Ok(Some(_lock)) = dir.lock_existing() {
             let _ = remove_socket(dir.path());
         }
-        return Ok(Some(Adopted::Ended(Box::new(end.clone()))));
+        // What nobody could account for is accounted for when the machine has been started anew.
+        let verdict = match (&recorded.verdict, reboot) {
+            (Verdict::Lost(_), Some(proof)) => Verdict::Dead(proof),
+            (Verdict::Lost(_) | Verdict::Dead(_), _) => recorded.verdict.clone(),
+        };
+        return Ok(Some(Adopted::Ended(Box::new(End { verdict, ..recorded.clone() }))));
     }
-    let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
-    let started = history.started();
-    let reboot = started.and_then(|s| Proof::by_reboot(&s.leader, &boot));
     Ok(reboot.map(|proof| {
         // A status the keeper recorded before the machine went down is still the true one.
         let status = history.exit().unwrap_or(proof.leader());

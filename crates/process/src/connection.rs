@@ -216,7 +216,7 @@ impl Connection {
             return Ok(Waited::Ended(Box::new(end)));
         }
         if status.state == crate::State::Stuck {
-            let count = status.survivors.len() as u64;
+            let count = status.survivor_count;
             return Ok(Waited::Stuck { survivors: status.survivors, count });
         }
         loop {
@@ -330,7 +330,7 @@ impl Connection {
 
     fn read_more(&mut self, timeout: Duration) -> Result<(), ConnectionError> {
         self.stream.set_read_timeout(Some(timeout)).map_err(ConnectionError::Broken)?;
-        let mut buffer = [0_u8; 64 << 10];
+        let mut buffer = [0_u8; 16 << 10];
         match self.stream.read(&mut buffer) {
             Ok(0) => Err(ConnectionError::KeeperLeft),
             Ok(n) => {

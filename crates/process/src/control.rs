@@ -136,8 +136,11 @@ pub struct Status {
     pub exit: Option<ExitStatus>,
     /// Why it is being stopped, once it is.
     pub cause: Option<Cause>,
-    /// Who is left after the bound of a stop.
+    /// Who is left after the bound of a stop: the first of them.
     pub survivors: Vec<Survivor>,
+    /// How many are left in all.
+    #[serde(default)]
+    pub survivor_count: u64,
     /// What it wrote so far.
     pub output: OutputTotals,
     /// Milliseconds since it last wrote anything.

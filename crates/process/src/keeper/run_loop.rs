@@ -70,6 +70,7 @@ pub(super) fn first_status(kept: &Kept) -> Status {
         exit: None,
         cause: None,
         survivors: Vec::new(),
+        survivor_count: 0,
         output: OutputTotals::default(),
         silent_ms: 0,
         end: None,
@@ -82,7 +83,7 @@ struct Keeper {
     clients: Vec<Client>,
     cause: Option<Cause>,
     exit: Option<ExitStatus>,
-    survivors: Vec<Survivor>,
+    survivors: (Vec<Survivor>, u64),
     /// Facts that are true and not durable yet, oldest first.
     unwritten: VecDeque<Fact>,
     retry: Retry,
@@ -136,7 +137,7 @@ impl Keeper {
             clients: Vec::new(),
             cause: None,
             exit: None,
-            survivors: Vec::new(),
+            survivors: (Vec::new(), 0),
             unwritten: VecDeque::new(),
             retry: Retry::default(),
             phases: Phases::default(),
@@ -303,7 +304,7 @@ impl Keeper {
             let bound = if waits { ACK_BOUND } else { FLUSH_BOUND };
             self.tell(&Event::Ended(end.clone()));
             let leave_at = sys::boottime() + bound;
-            self.ending = Ending::Told { end, leave_at, scanned: false };
+            self.ending = Ending::Told { end, leave_at };
             self.look_outside();
             let _ = failpoint("stop.told");
         }
@@ -317,9 +318,6 @@ impl Keeper {
             // A hint beside a finished record: not worth waiting for a disk.
             let _ = self.kept.record.append(&fact);
             self.tell(&Event::Outside { suspects, count });
-        }
-        if let Ending::Told { scanned, .. } = &mut self.ending {
-            *scanned = true;
         }
     }
 
@@ -335,7 +333,7 @@ impl Keeper {
 
     fn tell_stuck(&mut self) {
         let (survivors, count) = self.kept.cohort.survivors();
-        self.survivors = survivors.clone();
+        self.survivors = (survivors.clone(), count);
         self.add_fact(Fact::Stuck { survivors: survivors.clone(), count, at_ms: unix_ms() });
         self.tell(&Event::Stuck { survivors, count });
     }
@@ -609,7 +607,8 @@ impl Keeper {
             started: self.kept.started.clone(),
             exit: self.exit,
             cause: self.cause.clone(),
-            survivors: self.survivors.clone(),
+            survivors: self.survivors.0.clone(),
+            survivor_count: self.survivors.1,
             output: self.kept.streams.totals(),
             silent_ms: silent.as_millis() as u64,
             end,
