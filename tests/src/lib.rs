@@ -201,7 +201,7 @@ impl Scratch {
 
     /// Ends what a failed test leaves behind, as far as that can be done.
     fn end_runs(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LONG;
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let dir = entry.path();
             if !dir.join("record").exists() {

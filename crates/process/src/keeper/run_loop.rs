@@ -101,7 +101,6 @@ enum Ending {
     Told {
         end: Box<End>,
         leave_at: Duration,
-        scanned: bool,
     },
 }
 
