@@ -232,9 +232,6 @@ impl Cohort {
     fn visit(&self, see: &mut dyn FnMut(&Pidfd)) {
         let leader = self.leader.as_ref().filter(|_| !self.leader_collected);
         let mut known: HashSet<Pid> = leader.map(|l| l.held().pid()).into_iter().collect();
-        if let (Role::Adopter, Some(leader)) = (self.role, leader) {
-            see(leader.held());
-        }
         if let Some(leaf) = &self.leaf {
             for pid in leaf.members().unwrap_or_default() {
                 let held = Pidfd::open(pid).ok().filter(|h| leaf.holds(h).unwrap_or(false));
@@ -246,18 +243,21 @@ impl Cohort {
         if self.role == Role::Owner {
             for child in self.other_children().unwrap_or_default() {
                 if let Some(held) = Pidfd::open(child).ok().filter(|_| known.insert(child)) {
-                    see(&held);
                     visit_descendants(&held, &mut known, MAX_DEPTH, see);
+                    see(&held);
                 }
             }
         }
         if let Some(leader) = leader {
             visit_descendants(leader.held(), &mut known, MAX_DEPTH, see);
+            if self.role == Role::Adopter {
+                see(leader.held());
+            }
         }
         for member in self.session_members().unwrap_or_default() {
             if known.insert(member.pid()) {
-                see(&member);
                 visit_descendants(&member, &mut known, MAX_DEPTH, see);
+                see(&member);
             }
         }
     }
@@ -275,10 +275,20 @@ impl Cohort {
             return Ok(Vec::new());
         }
         let session = leader.identity().pid;
-        let listed = proc::all()?.into_iter().filter(|p| p.get() != session);
-        let members = hold_each(listed, |held| {
-            Ok(proc::stat(held.pid())?.session == session && !held.has_ended()?)
-        });
+        let mut members = Vec::new();
+        for pid in proc::all()?.into_iter().filter(|p| p.get() != session) {
+            // A quick look first, so that strangers need not be held; then the look that counts.
+            if session_of(pid)? == Some(session) {
+                let held = unless_gone(Pidfd::open(pid))?;
+                let inside = |h: &Pidfd| {
+                    Ok::<_, io::Error>(session_of(h.pid())? == Some(session) && !h.has_ended()?)
+                };
+                match held {
+                    Some(held) if inside(&held)? => members.push(held),
+                    Some(_) | None => {}
+                }
+            }
+        }
         // Only if the leader still holds the number was it that session all the while.
         Ok(if keeps_its_number(leader.held()) { members } else { Vec::new() })
     }
@@ -439,6 +449,21 @@ fn kill_one(member: &Pidfd) -> u32 {
     u32::from(member.signal(Signal::KILL.number()).is_ok())
 }
 
+/// The session of a process, or nothing if it is gone. Whatever else keeps us from seeing it is an
+/// error: what cannot be seen is not gone.
+fn session_of(pid: Pid) -> io::Result<Option<u32>> {
+    Ok(unless_gone(proc::stat(pid))?.map(|stat| stat.session))
+}
+
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 fn gentle(process: &Process, signal: Signal) {
     // A process that is gone needs no asking.
     let _ = process.signal(signal);
@@ -455,7 +480,8 @@ fn hold_each(
     held.filter(|h| accept(h).unwrap_or(false)).collect()
 }
 
-/// Shows everybody below this process who can be found now, held open, parents before children.
+/// Shows everybody below this process who can be found now, held open, children before parents: who
+/// is killed on being seen still leads to everybody below.
 /// Each was a child of a held process that had not been collected when its children were read, so
 /// descent is certain; that the list is complete is not.
 pub(crate) fn visit_descendants(
@@ -476,8 +502,8 @@ pub(crate) fn visit_descendants(
         // in it the held parent's only if that was not collected.
         let certain = keeps_its_number(&child) && keeps_its_number(parent);
         if is_child && certain && known.insert(pid) {
-            see(&child);
             visit_descendants(&child, known, depth - 1, see);
+            see(&child);
         }
     }
 }

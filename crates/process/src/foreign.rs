@@ -85,6 +85,7 @@ pub fn descendants(process: &Process) -> Vec<Process> {
             found.extend(hold_again(held));
         }
     });
+    found.reverse();
     found
 }
 

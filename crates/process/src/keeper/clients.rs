@@ -49,10 +49,13 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// Takes one waiting connection, if its peer is our user or root.
-    pub(crate) fn accept(&self) -> Option<UnixStream> {
-        let (stream, _) = self.socket.accept().ok()?;
-        peer_is_allowed(&stream).then_some(stream)
+    /// Takes one waiting connection. Nothing comes of one whose peer is neither our user nor root.
+    pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.socket.accept() {
+            Ok((stream, _)) => Ok(peer_is_allowed(&stream).then_some(stream)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 }
 

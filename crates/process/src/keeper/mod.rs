@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cohort::{Cohort, Role};
-use crate::containment::{Containment, Leaf};
+use crate::containment::{Containment, Leaf, LeafId};
 use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Request, json_frame};
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
@@ -170,8 +170,9 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
     };
     let prepared = prepare(dir, spec)?;
     let here = dir.path().to_string_lossy();
-    let contained = contain(spec, &prepared).map_err(on(StartStage::Directory, &here))?;
-    let mut undo = Undo { leaf: contained.leaf, child: None };
+    let mut undo = Undo { leaf: None, child: None };
+    let contained = contain(spec, &prepared, &mut undo);
+    let contained = contained.map_err(on(StartStage::Directory, &here))?;
     failpoint("start.leaf").map_err(on(StartStage::Directory, &here))?;
 
     let (gated, because) = fork_leader(spec, &prepared.ends, &mut undo, contained.because)
@@ -301,14 +302,13 @@ impl Drop for Undo {
     }
 }
 
-/// What could be had to contain the run with.
+/// What could be had to contain the run with, besides the leaf.
 struct Contained {
-    leaf: Option<Leaf>,
     subreaper: bool,
     because: Option<String>,
 }
 
-fn contain(spec: &Spec, prepared: &Prepared) -> io::Result<Contained> {
+fn contain(spec: &Spec, prepared: &Prepared, undo: &mut Undo) -> io::Result<Contained> {
     let (subreaper, because) = match spec.containment {
         Containment::Group => (false, Some("asked for no more than a group".to_owned())),
         Containment::Cgroup | Containment::Subreaper => match sys::become_subreaper() {
@@ -316,7 +316,7 @@ fn contain(spec: &Spec, prepared: &Prepared) -> io::Result<Contained> {
             Err(e) => (false, Some(format!("failed to become a subreaper: {e}"))),
         },
     };
-    let without = |because| Contained { leaf: None, subreaper, because };
+    let without = |because| Contained { subreaper, because };
     let path = match (subreaper, spec.containment) {
         (false, _) => Err(because),
         (true, Containment::Cgroup) => Leaf::path_for(&spec.run).map_err(Some),
@@ -327,6 +327,7 @@ fn contain(spec: &Spec, prepared: &Prepared) -> io::Result<Contained> {
     let path = match path {
         Ok(path) => path,
         Err(because) => {
+            failpoint("start.contained")?;
             prepared.note(None)?;
             return Ok(without(because));
         }
@@ -334,11 +335,17 @@ fn contain(spec: &Spec, prepared: &Prepared) -> io::Result<Contained> {
     prepared.note(Some(LeafNote { path: path.clone(), id: None }))?;
     let leaf = match Leaf::create(path) {
         Ok(leaf) => leaf,
-        Err(because) => return Ok(without(Some(because))),
+        Err(because) => {
+            // It may be somebody else's that stands there.
+            prepared.note(None)?;
+            return Ok(without(Some(because)));
+        }
     };
+    let LeafId { path, id } = leaf.id().clone();
+    undo.leaf = Some(leaf);
     failpoint("start.contained")?;
-    prepared.note(Some(LeafNote { path: leaf.id().path.clone(), id: Some(leaf.id().id) }))?;
-    Ok(Contained { leaf: Some(leaf), subreaper, because: None })
+    prepared.note(Some(LeafNote { path, id: Some(id) }))?;
+    Ok(without(None))
 }
 
 /// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and

@@ -90,6 +90,8 @@ struct Keeper {
     phases: Phases,
     ending: Ending,
     complaints: u32,
+    /// No connection is taken before this time.
+    accept_after: Option<Duration>,
 }
 
 /// How far the end has come.
@@ -142,6 +144,7 @@ impl Keeper {
             phases: Phases::default(),
             ending: Ending::NotYet,
             complaints: 0,
+            accept_after: None,
         }
     }
 
@@ -162,7 +165,9 @@ impl Keeper {
                 self.handle(token, flags);
             }
             self.clients.retain(|c| !c.is_broken());
-            self.kept.streams.idle(sys::boottime());
+            let now = sys::boottime();
+            self.kept.streams.idle(now);
+            self.accept_after = self.accept_after.filter(|after| *after > now);
         }
     }
 
@@ -415,7 +420,9 @@ impl Keeper {
         if let (Some(_), Some(events)) = (self.exit, self.cgroup_events()) {
             add(Token::Cgroup, events, PollFlags::PRI);
         }
-        add(Token::Listener, self.kept.listener.as_fd(), PollFlags::IN);
+        if self.accept_after.is_none() {
+            add(Token::Listener, self.kept.listener.as_fd(), PollFlags::IN);
+        }
         for (ready, fd, write) in self.kept.streams.interests() {
             let flags = if write { PollFlags::OUT } else { PollFlags::IN };
             add(Token::Stream(ready), fd, flags);
@@ -424,7 +431,8 @@ impl Keeper {
             let write = if client.owes() { PollFlags::OUT } else { PollFlags::empty() };
             add(Token::Client(n), client.as_fd(), PollFlags::IN | write);
         }
-        let until = [until, self.kept.streams.idle_at()].into_iter().flatten().min();
+        let until = [until, self.kept.streams.idle_at(), self.accept_after];
+        let until = until.into_iter().flatten().min();
         let timeout = until.map(|until| {
             let left = until.saturating_sub(sys::boottime());
             rustix::time::Timespec {
@@ -452,11 +460,15 @@ impl Keeper {
             Token::Signals => self.signals(),
             // The next look at the cohort finds out what these mean.
             Token::Leader | Token::Cgroup => {}
-            Token::Listener => {
-                if let Some(stream) = self.kept.listener.accept() {
-                    clients::admit(&mut self.clients, stream);
+            Token::Listener => match self.kept.listener.accept() {
+                Ok(Some(stream)) => clients::admit(&mut self.clients, stream),
+                Ok(None) => {}
+                Err(e) => {
+                    // Out of descriptors, mostly. The client waits, and so do we.
+                    self.accept_after = Some(sys::boottime() + RETRY_PAUSE);
+                    self.complain("take a connection", &e);
                 }
-            }
+            },
             Token::Stream(ready) => {
                 let clients = &mut self.clients;
                 self.kept.streams.handle(ready, &mut |piece| pass_on(clients, &piece));

@@ -41,8 +41,8 @@ pub(crate) fn become_subreaper() -> io::Result<()> {
     }
 }
 
-/// Gives memory that was needed once back to the system: a keeper waits for days with what its start
-/// took.
+/// Gives memory that was needed once back to the system: a keeper waits for days with what its
+/// start took.
 #[cfg(target_env = "gnu")]
 pub(crate) fn give_back_memory() {
     // SAFETY: trims free memory of the allocator; nothing that is in use moves.
