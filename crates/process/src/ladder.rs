@@ -76,9 +76,26 @@ pub enum Requested {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    Asking { asked: bool, deadline: Duration, leader_was_gone: bool },
-    Forcing { since: Duration, round: u32, next: Duration },
-    Stuck { told: bool, round: u32, next: Duration, pause: Duration },
+    /// Asked for, and nobody asked yet: the grace begins with the asking.
+    Due {
+        grace: Duration,
+        leader_was_gone: bool,
+    },
+    Asking {
+        deadline: Duration,
+        leader_was_gone: bool,
+    },
+    Forcing {
+        since: Duration,
+        round: u32,
+        next: Duration,
+    },
+    Stuck {
+        told: bool,
+        round: u32,
+        next: Duration,
+        pause: Duration,
+    },
     Gone,
 }
 
@@ -107,17 +124,23 @@ impl Ladder {
                 self.state = if grace.is_zero() {
                     State::Forcing { since: now, round: 0, next: now }
                 } else {
-                    State::Asking { asked: false, deadline, leader_was_gone: seen.leader_ended }
+                    State::Due { grace, leader_was_gone: seen.leader_ended }
                 };
                 Requested::Begun
+            }
+            State::Due { grace: old, .. } if grace < *old => {
+                *old = grace;
+                Requested::Shortened
             }
             State::Asking { deadline: old, .. } if deadline < *old => {
                 *old = deadline;
                 Requested::Shortened
             }
-            State::Asking { .. } | State::Forcing { .. } | State::Stuck { .. } | State::Gone => {
-                Requested::AlreadySo
-            }
+            State::Due { .. }
+            | State::Asking { .. }
+            | State::Forcing { .. }
+            | State::Stuck { .. }
+            | State::Gone => Requested::AlreadySo,
         }
     }
 
@@ -126,7 +149,11 @@ impl Ladder {
         let provable = seen.nobody_left() && now >= self.prove_after;
         match &mut self.state {
             State::Gone => Rung::Wait(None),
-            State::Running | State::Asking { .. } | State::Forcing { .. } | State::Stuck { .. }
+            State::Running
+            | State::Due { .. }
+            | State::Asking { .. }
+            | State::Forcing { .. }
+            | State::Stuck { .. }
                 if provable =>
             {
                 Rung::Prove
@@ -135,11 +162,15 @@ impl Ladder {
                 (false, OnExit::Sweep | OnExit::Wait) | (true, OnExit::Wait) => Rung::Wait(None),
                 (true, OnExit::Sweep) => self.force(now),
             },
-            State::Asking { asked, .. } if !*asked => {
-                *asked = true;
+            State::Due { grace, leader_was_gone } => {
+                let (grace, leader_was_gone) = (*grace, *leader_was_gone);
+                if grace.is_zero() {
+                    return self.force(now);
+                }
+                self.state = State::Asking { deadline: now + grace, leader_was_gone };
                 Rung::Ask
             }
-            State::Asking { deadline, leader_was_gone, .. } => {
+            State::Asking { deadline, leader_was_gone } => {
                 let left_in_grace = seen.leader_ended && !*leader_was_gone;
                 if left_in_grace || now >= *deadline {
                     self.force(now)
@@ -180,7 +211,7 @@ impl Ladder {
     pub fn not_yet(&mut self, now: Duration) {
         self.failed_proofs += 1;
         match &self.state {
-            State::Running | State::Asking { .. } => {
+            State::Running | State::Due { .. } | State::Asking { .. } => {
                 self.state = State::Forcing { since: now, round: 0, next: now };
                 self.prove_after = now + FIRST_PAUSE;
             }
@@ -199,7 +230,10 @@ impl Ladder {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         match self.state {
-            State::Asking { .. } | State::Forcing { .. } | State::Stuck { .. } => true,
+            State::Due { .. }
+            | State::Asking { .. }
+            | State::Forcing { .. }
+            | State::Stuck { .. } => true,
             State::Running | State::Gone => false,
         }
     }
@@ -209,7 +243,7 @@ impl Ladder {
     pub fn is_forcing(&self) -> bool {
         match self.state {
             State::Forcing { .. } | State::Stuck { .. } => true,
-            State::Running | State::Asking { .. } | State::Gone => false,
+            State::Running | State::Due { .. } | State::Asking { .. } | State::Gone => false,
         }
     }
 
@@ -218,7 +252,11 @@ impl Ladder {
     pub fn is_stuck(&self) -> bool {
         match self.state {
             State::Stuck { .. } => true,
-            State::Running | State::Asking { .. } | State::Forcing { .. } | State::Gone => false,
+            State::Running
+            | State::Due { .. }
+            | State::Asking { .. }
+            | State::Forcing { .. }
+            | State::Gone => false,
         }
     }
 
@@ -284,6 +322,15 @@ mod tests {
         assert_eq!(ladder.request(ms(1_400), Duration::ZERO, ALIVE), Requested::Shortened);
         assert_eq!(ladder.next(ms(1_400), ALIVE), Rung::Force { round: 1 });
         assert_eq!(ladder.request(ms(1_401), Duration::ZERO, ALIVE), Requested::AlreadySo);
+    }
+
+    #[test]
+    fn the_grace_begins_with_the_asking() {
+        let mut ladder = Ladder::new(OnExit::Sweep);
+        assert_eq!(ladder.request(ms(0), ms(100), ALIVE), Requested::Begun);
+        assert_eq!(ladder.request(ms(10), ms(50), ALIVE), Requested::Shortened);
+        assert_eq!(ladder.next(ms(400), ALIVE), Rung::Ask);
+        assert_eq!(ladder.next(ms(400), ALIVE), Rung::Wait(Some(ms(450))));
     }
 
     #[test]
