@@ -246,7 +246,7 @@ fn reap_all() {
     while wait(WaitOptions::empty()).is_ok() {}
 }
 
-/// The way of ps, psutil and pgrep: scan, kill what descends from the root, until a scan finds none.
+/// The way of ps and psutil: scan, kill what descends from the root, until a scan finds none.
 fn walk_kill(members: u32) -> Duration {
     let scratch = Scratch::new("bench-walk");
     let mut child = Command::new(agent("bench_many"))
@@ -383,8 +383,8 @@ fn at_rest(program: &KeeperProgram) {
     let after = activity(&pids);
     let pss: u64 = pids.iter().filter_map(|p| pss_kb(*p)).sum();
     println!(
-        "keepers at rest, {KEEPERS} of them: {:.0} kB PSS each; in 5 s all together {} ticks of CPU \
-         and {} wake-ups",
+        "keepers at rest, {KEEPERS} of them: {:.0} kB PSS each; in 5 s all together {} ticks of \
+         CPU and {} wake-ups",
         pss as f64 / KEEPERS as f64,
         after.0 - before.0,
         after.1 - before.1,

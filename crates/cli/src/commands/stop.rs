@@ -45,7 +45,7 @@ pub(crate) fn stop(args: &StopArgs, client: &Client, out: &Out) -> Result<u8, Fa
 
 pub(crate) fn kill(args: &KillArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
     match args.pid {
-        Some(pid) => kill_process(pid, args.tree, out),
+        Some(pid) => stop_stranger(pid, args.tree, out),
         None => end(&args.names, "kill", &wire::StopRequest::default(), client, out),
     }
 }
@@ -84,7 +84,7 @@ struct Killed {
     survivors: Vec<wire::Survivor>,
 }
 
-fn kill_process(pid: u32, tree: bool, out: &Out) -> Result<u8, Failure> {
+fn stop_stranger(pid: u32, tree: bool, out: &Out) -> Result<u8, Failure> {
     let held = Process::from_number(pid).map_err(|e| refused_hold(&e))?;
     let stopped =
         if tree { stop_tree(held, Duration::ZERO) } else { stop_process(held, Duration::ZERO) };

@@ -100,10 +100,10 @@ fn status_of(status: ExitStatus) -> wire::Status {
     }
 }
 
-fn proof_of(end: &End) -> Option<wire::Proof> {
+fn proof_of(end: &End) -> Option<wire::ProofView> {
     match &end.verdict {
         Verdict::Lost(_) => None,
-        Verdict::Dead(proof) => Some(wire::Proof {
+        Verdict::Dead(proof) => Some(wire::ProofView {
             rests_on: proof.rests_on().iter().map(ToString::to_string).collect(),
             processes: proof.effort().processes,
             rounds: proof.effort().rounds,

@@ -79,7 +79,7 @@ pub struct Run {
     /// How it ended.
     pub end: Option<End>,
     /// How it is known that nothing of it is left.
-    pub proof: Option<Proof>,
+    pub proof: Option<ProofView>,
     /// Why it is stuck.
     pub stuck_because: Option<String>,
     /// Who is left, while it is stuck.
@@ -156,7 +156,7 @@ pub struct Limit {
 
 /// How it is known that nothing of a run is left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Proof {
+pub struct ProofView {
     /// Each thing it rests on.
     pub rests_on: Vec<String>,
     /// The most processes seen in the cohort.
