@@ -355,10 +355,10 @@ fn a_script_stopped_in_its_first_step_never_begins_the_second() {
 
 #[test]
 fn nobody_is_set_to_work_by_the_killing_of_its_child() {
-    each("next_step", &["20"], |scratch, label, spec| {
+    each("next_step", &["100"], |scratch, label, spec| {
         let mut run = scratch.start("run", &spec);
         until("all wait for their children", || {
-            (scratch.told().matches("step").count() == 20).then_some(())
+            (scratch.told().matches("step").count() == 100).then_some(())
         });
         run.connection.kill().unwrap();
         assert_eq!(end_of(&mut run).status, ExitStatus::Signaled(9), "{label}");

@@ -39,8 +39,9 @@ use crate::sys;
 const KEEPER_BOUND: Duration = Duration::from_secs(5);
 /// Pause between two looks at a keeper that is coming or going.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
-/// How long whoever collects orphans may take before the leader's status is called unknown.
-const STATUS_BOUND: Duration = Duration::from_secs(2);
+/// How long whoever collects orphans may take before the leader's status is called unknown. Some
+/// inits of containers and small machines look only every other second.
+const STATUS_BOUND: Duration = Duration::from_secs(6);
 /// The longest sleep while a stop is under way without a keeper's loop around it.
 const WATCH_PAUSE: Duration = Duration::from_millis(5);
 

@@ -26,9 +26,9 @@ use crate::{Signal, record};
 
 /// The most processes one walk follows. A fork storm beyond it is finished by the next round.
 const MAX_WALK: usize = 100_000;
-/// How deep one walk goes, which is also how many descriptors it needs. What is deeper moves up
-/// when its parents are gone, and is found by the next round.
-pub(crate) const MAX_DEPTH: usize = 200;
+/// The most processes a walk holds at once, well within the usual limit of descriptors. Who is not
+/// held loses its parent, becomes our child, and is found by the next round.
+const MAX_HELD: usize = 400;
 /// How long one round goes on killing children without a pause.
 const PASSES_BOUND: Duration = Duration::from_millis(5);
 /// Collecting zombies one by one is repeated at most this part of the time.
@@ -243,21 +243,16 @@ impl Cohort {
         if self.role == Role::Owner {
             for child in self.other_children().unwrap_or_default() {
                 if let Some(held) = Pidfd::open(child).ok().filter(|_| known.insert(child)) {
-                    visit_descendants(&held, &mut known, MAX_DEPTH, see);
-                    see(&held);
+                    visit_tree(&held, true, &mut known, see);
                 }
             }
         }
         if let Some(leader) = leader {
-            visit_descendants(leader.held(), &mut known, MAX_DEPTH, see);
-            if self.role == Role::Adopter {
-                see(leader.held());
-            }
+            visit_tree(leader.held(), self.role == Role::Adopter, &mut known, see);
         }
         for member in self.session_members().unwrap_or_default() {
             if known.insert(member.pid()) {
-                visit_descendants(&member, &mut known, MAX_DEPTH, see);
-                see(&member);
+                visit_tree(&member, true, &mut known, see);
             }
         }
     }
@@ -480,32 +475,46 @@ fn hold_each(
     held.filter(|h| accept(h).unwrap_or(false)).collect()
 }
 
-/// Shows everybody below this process who can be found now, held open, children before parents: who
-/// is killed on being seen still leads to everybody below.
-/// Each was a child of a held process that had not been collected when its children were read, so
-/// descent is certain; that the list is complete is not.
-pub(crate) fn visit_descendants(
-    parent: &Pidfd,
+/// Shows this process, if wanted, and everybody below it who can be found now, held open.
+///
+/// Parents before children, so that no parent is set to work by the killing of its child; and who
+/// is shown has had its children held before, so that killing it loses none of them. Each was a
+/// child of a held process that had not been collected when its children were read, so descent is
+/// certain; that the list is complete is not.
+pub(crate) fn visit_tree(
+    root: &Pidfd,
+    with_root: bool,
     known: &mut HashSet<Pid>,
-    depth: usize,
     see: &mut dyn FnMut(&Pidfd),
 ) {
-    if depth == 0 || known.len() > MAX_WALK {
-        return;
+    let mut next = hold_children(root, known, MAX_HELD);
+    if with_root {
+        see(root);
     }
+    while let Some(held) = next.pop() {
+        let below = hold_children(&held, known, MAX_HELD - next.len());
+        see(&held);
+        next.extend(below);
+    }
+}
+
+/// At most `room` of the children of a held process that are not known yet.
+fn hold_children(parent: &Pidfd, known: &mut HashSet<Pid>, room: usize) -> Vec<Pidfd> {
+    let mut held = Vec::new();
     for pid in proc::children(parent.pid()).unwrap_or_default() {
-        let Ok(child) = Pidfd::open(pid) else {
-            continue;
-        };
+        if held.len() >= room || known.len() > MAX_WALK {
+            break;
+        }
+        let Ok(child) = Pidfd::open(pid) else { continue };
         let is_child = proc::stat(pid).is_ok_and(|s| s.ppid == parent.pid().get());
         // The stat was the held child's only if its number was not freed meanwhile, and the number
         // in it the held parent's only if that was not collected.
         let certain = keeps_its_number(&child) && keeps_its_number(parent);
         if is_child && certain && known.insert(pid) {
-            visit_descendants(&child, known, depth - 1, see);
-            see(&child);
+            held.push(child);
         }
     }
+    held
 }
 
 /// True if a held process has not been collected, so that its number is still its own. `EPERM` of a

@@ -14,7 +14,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::Signal;
-use crate::cohort::{MAX_DEPTH, describe, visit_descendants};
+use crate::cohort::{describe, visit_tree};
 use crate::identity::{Identity, Process};
 use crate::ladder::FORCE_BOUND;
 use crate::proof::Survivor;
@@ -80,12 +80,11 @@ pub fn stop_tree(root: Process, grace: Duration) -> Result<StrangersStopped, Str
 pub fn descendants(process: &Process) -> Vec<Process> {
     let mut found = Vec::new();
     let mut known = HashSet::from([process.held().pid()]);
-    visit_descendants(process.held(), &mut known, MAX_DEPTH, &mut |held| {
+    visit_tree(process.held(), false, &mut known, &mut |held| {
         if found.len() < MAX_TREE {
             found.extend(hold_again(held));
         }
     });
-    found.reverse();
     found
 }
 
@@ -179,7 +178,7 @@ fn take_hold_below(held: &mut Vec<Process>) -> Result<(), StrangerError> {
     let mut added = Vec::new();
     for process in held.iter().filter(|p| !ended(p)) {
         known.insert(process.held().pid());
-        visit_descendants(process.held(), &mut known, MAX_DEPTH, &mut |below| {
+        visit_tree(process.held(), false, &mut known, &mut |below| {
             added.extend(hold_again(below));
         });
     }
