@@ -372,7 +372,7 @@ fn find_directories(at: &Path, name: &str, found: &mut Vec<PathBuf>) {
 
 fn lock_is_free(dir: &Path) -> bool {
     use rustix::fs::{FlockOperation, flock};
-    let Ok(file) = fs::File::open(dir.join("lock")) else { return true };
+    let Ok(file) = fs::File::open(dir) else { return true };
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 

@@ -95,13 +95,14 @@ pub enum Adopted {
 /// # }
 /// ```
 pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
+    sys::proc::check_ours().map_err(AdoptError::System)?;
     let dir = RunDir::new(dir);
     let deadline = Instant::now() + KEEPER_BOUND;
     loop {
-        if let Some(ended) = ended_already(&dir)? {
+        if let Some(ended) = ended_already(&dir, Keeper::MayLive)? {
             return Ok(ended);
         }
-        if let Some(lock) = take_lock(&dir)? {
+        if let Some(lock) = dir.lock().map_err(AdoptError::System)? {
             return without_keeper(dir, lock);
         }
         match connect(&dir) {
@@ -115,18 +116,35 @@ pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
     }
 }
 
-/// What the record alone can tell for good.
-fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
+/// Whether a keeper of the run may still live.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    MayLive,
+    /// The lock is ours.
+    Gone,
+}
+
+/// What the record alone can tell for good. That the machine was started anew can be told only once
+/// the lock is ours: who holds it lives, whatever the boot is called here.
+fn ended_already(dir: &RunDir, keeper: Keeper) -> Result<Option<Adopted>, AdoptError> {
     let history = match History::read(dir) {
         Ok(Some(history)) => history,
         Ok(None) => return Ok(None),
         Err(e) => return Ok(Some(Adopted::Unreadable(e))),
     };
     let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
-    let reboot = history.started().and_then(|s| Proof::by_reboot(&s.leader, &boot));
+    let started = history.started().filter(|_| keeper == Keeper::Gone);
+    let reboot = started.and_then(|s| Proof::by_reboot(&s.leader, &boot));
     if let Some(recorded) = history.end() {
         // A keeper that was killed after its last word left its socket.
-        if let Ok(Some(_lock)) = dir.lock_existing() {
+        let lost = matches!(recorded.verdict, Verdict::Lost(_));
+        if lost
+            && keeper == Keeper::MayLive
+            && history.started().is_some_and(|s| s.leader.boot_id != boot)
+        {
+            return Ok(None);
+        }
+        if keeper == Keeper::Gone || matches!(dir.lock(), Ok(Some(_))) {
             let _ = remove_socket(dir.path());
         }
         // What nobody could account for is accounted for when the machine has been started anew.
@@ -144,17 +162,6 @@ fn ended_already(dir: &RunDir) -> Result<Option<Adopted>, AdoptError> {
     }))
 }
 
-fn take_lock(dir: &RunDir) -> Result<Option<Lock>, AdoptError> {
-    match dir.lock_existing() {
-        // A directory without a lock file was made for a keeper that never came. Making the file
-        // here keeps one that still comes from starting.
-        Err(e) if e.kind() == io::ErrorKind::NotFound && dir.path().is_dir() => {
-            dir.lock().map_err(AdoptError::System)
-        }
-        other => other.map_err(AdoptError::System),
-    }
-}
-
 fn connect(dir: &RunDir) -> Result<(Connection, Status), ConnectionError> {
     let mut connection = Connection::open(dir.path())?;
     let status = connection.status()?;
@@ -164,13 +171,17 @@ fn connect(dir: &RunDir) -> Result<(Connection, Status), ConnectionError> {
 /// The lock is ours, so no keeper lives, and none can start.
 fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
     // The keeper may have written the end between our first look and its last breath.
-    if let Some(ended) = ended_already(&dir)? {
+    if let Some(ended) = ended_already(&dir, Keeper::Gone)? {
         return Ok(ended);
     }
     let history = match History::read(&dir) {
         Ok(Some(history)) if history.opened() => history,
+        Ok(None) if record_was_taken_away(&dir)? => {
+            let gone = io::Error::new(io::ErrorKind::NotFound, "somebody removed it");
+            return Ok(Adopted::Unreadable(ReadError::Io(dir.join("record"), gone)));
+        }
         Ok(_) => {
-            remove_unused_leaf(&lock).map_err(AdoptError::System)?;
+            remove_unused_leaf(&dir).map_err(AdoptError::System)?;
             refuse_later_start(&dir)?;
             let _ = remove_socket(dir.path());
             return Ok(Adopted::NeverStarted);
@@ -184,6 +195,15 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
     Ok(Adopted::Orphaned(Box::new(Orphan { dir, _lock: lock, history, started, leader })))
 }
 
+/// True if there must have been a record: its keeper noted that it wrote one, or was here and its
+/// note is missing as well.
+fn record_was_taken_away(dir: &RunDir) -> Result<bool, AdoptError> {
+    match dir.read_note() {
+        Some(note) => Ok(note.recorded),
+        None => Ok(!dir.is_untouched().map_err(AdoptError::System)?),
+    }
+}
+
 /// A keeper that was told to start late must not do so after we said that nothing started.
 fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
     let path = dir.join(crate::record::NEVER_STARTED_FILE);
@@ -192,8 +212,8 @@ fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
 
 /// The leaf of a start that did not get as far as its gate. Whoever is in it is the child that
 /// waits there, and nobody can let it through any more.
-pub(crate) fn remove_unused_leaf(lock: &Lock) -> io::Result<()> {
-    let Some(note) = lock.read_note().and_then(|note| note.leaf) else { return Ok(()) };
+pub(crate) fn remove_unused_leaf(dir: &RunDir) -> io::Result<()> {
+    let Some(note) = dir.read_note().and_then(|note| note.leaf) else { return Ok(()) };
     let Some(id) = note.id else {
         // Which one it is was not noted, so only an empty one is taken away: its keeper died
         // before it could put anybody in.
@@ -201,7 +221,7 @@ pub(crate) fn remove_unused_leaf(lock: &Lock) -> io::Result<()> {
         return Ok(());
     };
     let deadline = Instant::now() + KEEPER_BOUND;
-    let Reopened::Leaf(leaf) = Leaf::reopen(&LeafId { path: note.path, id })? else {
+    let Reopened::Leaf(leaf) = Leaf::reopen(&LeafId { path: note.path, id, parent: None })? else {
         return Ok(());
     };
     loop {
@@ -307,12 +327,18 @@ impl Orphan {
             Some(status) => status,
             None => await_status(cohort)?,
         };
+        let had_leaf = gone.is_none() && self.started.leaf.is_some();
         let removed = match gone {
             Some(gone) => Some(gone),
             None => cohort.remove_leaf()?,
         };
+        if had_leaf && removed.is_none() {
+            // Somebody came back while the status was awaited.
+            let (survivors, count) = cohort.survivors();
+            return Ok(Swept::Stuck { survivors, count });
+        }
         failpoint("adopt.removed")?;
-        let (suspects, _) = cohort::suspects(&self.started.run);
+        let (suspects, _) = cohort::suspects(&self.started.run)?;
         let verdict = match removed {
             Some((leaf, removed)) if suspects.is_empty() => {
                 let effort = cohort.effort_mut().clone();

@@ -94,7 +94,7 @@ impl Cohort {
 
     /// Ready with `POLLPRI` when the cgroup may have become empty.
     pub(crate) fn cgroup_events(&self) -> Option<BorrowedFd<'_>> {
-        self.leaf.as_ref().map(Leaf::events_fd)
+        self.leaf.as_ref().and_then(Leaf::events_fd)
     }
 
     /// Looks at the cohort, cheaply while it lives.
@@ -169,21 +169,20 @@ impl Cohort {
             self.count_members();
         }
         self.effort.rounds += 1;
-        if let Some(leaf) = &self.leaf {
-            leaf.kill_all()?;
-            self.effort.cgroup_kills += 1;
-        }
+        let by_cgroup = self.leaf.as_ref().map_or(Ok(()), Leaf::kill_all);
+        self.effort.cgroup_kills += u32::from(self.leaf.is_some() && by_cgroup.is_ok());
         self.kill_group();
         // The first write to cgroup.kill is nearly always enough; the walk is for what it misses.
-        if self.leaf.is_none() || round > 1 {
+        if self.leaf.is_none() || by_cgroup.is_err() || round > 1 {
             let mut kills = 0;
             self.visit(&mut |member| kills += kill_one(member));
             self.effort.process_kills += kills;
         }
-        match self.role {
+        let children = match self.role {
             Role::Owner => self.kill_children(),
             Role::Adopter => Ok(()),
-        }
+        };
+        by_cgroup.and(children)
     }
 
     /// Kills our children, pass after pass without a pause while there are any: what re-forks all
@@ -260,14 +259,15 @@ impl Cohort {
     /// Members of the leader's session, told by its number. Sound only while the leader itself,
     /// alive or not collected, keeps the number: otherwise the list is empty.
     fn session_members(&self) -> io::Result<Vec<Pidfd>> {
-        let Some(leader) = self.leader.as_ref().filter(|_| !self.leader_collected) else {
-            return Ok(Vec::new());
-        };
+        let Some(leader) = self.leader.as_ref() else { return Ok(Vec::new()) };
         // With a cgroup or as living subreaper we know better ways.
         let needed = self.leaf.is_none()
             && (self.role == Role::Adopter || self.containment == Containment::Group);
         if !needed {
             return Ok(Vec::new());
+        }
+        if self.leader_collected {
+            return Err(io::Error::other("the leader's number is no longer its own"));
         }
         let session = leader.identity().pid;
         let mut members = Vec::new();
@@ -466,15 +466,6 @@ fn gentle(process: &Process, signal: Signal) {
     let _ = process.signal(Signal::CONT);
 }
 
-/// Opens each listed number and keeps those the check, made through the hold, accepts.
-fn hold_each(
-    listed: impl IntoIterator<Item = Pid>,
-    accept: impl Fn(&Pidfd) -> io::Result<bool>,
-) -> Vec<Pidfd> {
-    let held = listed.into_iter().filter_map(|pid| Pidfd::open(pid).ok());
-    held.filter(|h| accept(h).unwrap_or(false)).collect()
-}
-
 /// Shows this process, if wanted, and everybody below it who can be found now, held open.
 ///
 /// Parents before children, so that no parent is set to work by the killing of its child; and who
@@ -519,7 +510,7 @@ fn hold_children(parent: &Pidfd, known: &mut HashSet<Pid>, room: usize) -> Vec<P
 
 /// True if a held process has not been collected, so that its number is still its own. `EPERM` of a
 /// probe means: it is there, and somebody else's.
-fn keeps_its_number(held: &Pidfd) -> bool {
+pub(crate) fn keeps_its_number(held: &Pidfd) -> bool {
     match held.signal(0) {
         Ok(()) => true,
         Err(e) => e.raw_os_error() == Some(libc::EPERM),
@@ -557,20 +548,27 @@ pub(crate) fn describe(held: &Pidfd) -> Option<Survivor> {
 }
 
 /// Processes anywhere that carry the run's cookie. To be reported, never signalled: the cookie is
-/// inherited by whatever a user starts later from a server that began in the run.
-pub(crate) fn suspects(run: &RunId) -> (Vec<Suspect>, u64) {
+/// inherited by whatever a user starts later from a server that began in the run. An error means
+/// that nobody can say; who belongs to another user and hides its environment is passed over.
+pub(crate) fn suspects(run: &RunId) -> io::Result<(Vec<Suspect>, u64)> {
     let cookie = run.cookie();
-    let carries = |held: &Pidfd| {
-        Ok(!held.has_ended()? && proc::environment_has(held.pid(), cookie.as_bytes())?)
-    };
-    let held = hold_each(proc::all().unwrap_or_default(), carries);
-    let all: Vec<Suspect> = held
-        .iter()
-        .filter_map(|h| {
-            let identity = Identity::of(h).ok()?;
-            Some(Suspect { identity, comm: proc::stat(h.pid()).ok()?.comm })
-        })
-        .collect();
-    let count = all.len() as u64;
-    (all.into_iter().take(record::MAX_LISTED).collect(), count)
+    let (mut listed, mut count) = (Vec::new(), 0);
+    for pid in proc::all()? {
+        let Some(held) = unless_gone(Pidfd::open(pid))? else { continue };
+        let carries = match proc::environment_has(pid, cookie.as_bytes()) {
+            Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(e),
+            Ok(carries) => carries,
+            Err(_) => false,
+        };
+        if !carries || held.has_ended()? {
+            continue;
+        }
+        if let (Ok(identity), Ok(stat)) = (Identity::of(&held), proc::stat(pid)) {
+            count += 1;
+            if listed.len() < record::MAX_LISTED {
+                listed.push(Suspect { identity, comm: stat.comm });
+            }
+        }
+    }
+    Ok((listed, count))
 }

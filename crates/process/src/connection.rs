@@ -17,6 +17,7 @@ use crate::control::{
     Answer, Do, Event, Frame, MAX_FRAME_BYTES, PROTOCOL, Refusal, Reply, Request, Status,
     input_frame, json_frame,
 };
+use crate::identity::{Identity, Liveness};
 use crate::keeper::through;
 use crate::output::Stream;
 use crate::record::{Cause, End, History, RunDir};
@@ -68,7 +69,9 @@ impl Connection {
     pub fn open(dir: &Path) -> Result<Self, ConnectionError> {
         let held = File::open(dir).map_err(ConnectionError::NoKeeper)?;
         let stream = UnixStream::connect(through(&held)).map_err(ConnectionError::NoKeeper)?;
-        let mut connection = Self::new(RunDir::new(dir), stream, Vec::new());
+        let dir = RunDir::new(dir);
+        check_peer(&dir, &stream)?;
+        let mut connection = Self::new(dir, stream, Vec::new());
         match connection.ask(Do::Hello { protocol: PROTOCOL })? {
             Reply::Hello { .. } => Ok(connection),
             Reply::Done | Reply::Status(_) | Reply::StartFailed(_) => Err(unexpected()),
@@ -351,6 +354,22 @@ impl AsFd for Connection {
     /// Readable when the keeper has something to say.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+/// Whoever listens there must be the keeper that the lock's note names: an agent can bind a socket
+/// of its own in its place.
+fn check_peer(dir: &RunDir, stream: &UnixStream) -> Result<(), ConnectionError> {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    let peer = peer.map_err(|e| ConnectionError::NoKeeper(e.into()))?.pid.as_raw_nonzero().get();
+    let keeper = dir.read_note().map(|note| note.keeper);
+    let lives = |k: &Identity| matches!(k.find(), Liveness::Alive(_) | Liveness::Unknown(_));
+    match keeper {
+        Some(keeper) if i64::from(keeper.pid) == i64::from(peer) && lives(&keeper) => Ok(()),
+        Some(_) | None => {
+            let why = "whoever listens on the run's socket is not its keeper";
+            Err(ConnectionError::NoKeeper(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+        }
     }
 }
 

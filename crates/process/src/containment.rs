@@ -3,6 +3,7 @@
 //! Owns: the three grades and the cgroup leaf of a run (made, killed, listed, removed). Found out
 //! by doing, never by version. Never touches a leaf whose inode is not the one it made or recorded.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -45,6 +46,9 @@ pub struct LeafId {
     pub path: PathBuf,
     /// Its inode, which is the cgroup's id: a later leaf at the same path has another.
     pub id: u64,
+    /// The inode of the cgroup it is in, by which the hierarchy is known again.
+    #[serde(default)]
+    pub parent: Option<u64>,
 }
 
 /// A run's cgroup leaf, held open.
@@ -54,6 +58,8 @@ pub(crate) struct Leaf {
     dir: File,
     events: File,
     kill: File,
+    /// Somebody removed it, which only an empty one allows.
+    gone: Cell<bool>,
 }
 
 /// Evidence that a leaf is gone. The kernel removes only a leaf without members.
@@ -101,8 +107,7 @@ impl Leaf {
     /// Opens a leaf again by what was recorded of it. One that is gone, or whose path is another's
     /// by now, was removed, and only an empty one can be.
     pub(crate) fn reopen(id: &LeafId) -> io::Result<Reopened> {
-        // The hierarchy itself must be there: on another mount "not found" would mean nothing.
-        id.path.parent().unwrap_or(Path::new("/")).metadata()?;
+        check_hierarchy(id)?;
         match Self::open_at(id.path.clone()) {
             Ok(leaf) if leaf.id.id == id.id => Ok(Reopened::Leaf(leaf)),
             Ok(_) => Ok(Reopened::Gone(LeafRemoved(()))),
@@ -116,7 +121,9 @@ impl Leaf {
         let id = dir.metadata()?.ino();
         let events = File::open(path.join("cgroup.events"))?;
         let kill = File::options().write(true).open(path.join("cgroup.kill"))?;
-        let leaf = Self { id: LeafId { path, id }, dir, events, kill };
+        let parent = path.parent().and_then(|p| p.metadata().ok()).map(|m| m.ino());
+        let gone = Cell::new(false);
+        let leaf = Self { id: LeafId { path, id, parent }, dir, events, kill, gone };
         leaf.populated()?;
         Ok(leaf)
     }
@@ -131,8 +138,9 @@ impl Leaf {
 
     /// Becomes ready with `POLLPRI` when `populated` changes. The kernel limits how often it tells,
     /// so this is a hint and never the only way to learn of it.
-    pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+    /// Of a leaf that is gone it would be ready for ever.
+    pub(crate) fn events_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.gone.get()).then_some(self.events.as_fd())
     }
 
     /// Whether anybody is in the leaf or below it. A leaf that was removed has nobody.
@@ -140,7 +148,10 @@ impl Leaf {
         let mut buf = [0_u8; 256];
         let n = match self.events.read_at(&mut buf, 0) {
             Ok(n) => n,
-            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(false),
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
+                self.gone.set(true);
+                return Ok(false);
+            }
             Err(e) => return Err(e),
         };
         let text = String::from_utf8_lossy(&buf[..n]);
@@ -251,6 +262,17 @@ impl Leaf {
         }
         Ok(all)
     }
+}
+
+/// What is not found is gone only where it was: in the same hierarchy, below the same cgroup.
+fn check_hierarchy(leaf: &LeafId) -> io::Result<()> {
+    const CGROUP2_MAGIC: u64 = 0x6367_7270;
+    let parent = File::open(leaf.path.parent().unwrap_or(Path::new("/")))?;
+    let same = leaf.parent.is_none_or(|id| parent.metadata().is_ok_and(|m| m.ino() == id));
+    if rustix::fs::fstatfs(&parent)?.f_type as u64 == CGROUP2_MAGIC && same {
+        return Ok(());
+    }
+    Err(io::Error::other("the cgroups seen here are not those the run was started in"))
 }
 
 /// The directory of the cgroup this process is in.

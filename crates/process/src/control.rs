@@ -227,20 +227,40 @@ impl std::fmt::Display for BadFrame {
 impl Frame {
     /// Takes one whole frame from the front of `buffer`; `None` if more bytes must come first.
     pub(crate) fn take(buffer: &mut Vec<u8>, max: usize) -> Result<Option<Self>, BadFrame> {
-        let Some(header) = buffer.get(..HEADER_BYTES) else {
-            return Ok(None);
+        let Some((frame, length)) = Self::first(buffer, max)? else { return Ok(None) };
+        buffer.drain(..length);
+        Ok(Some(frame))
+    }
+
+    /// Takes every whole frame, up to the first bad one, moving the rest only once.
+    pub(crate) fn take_all(buffer: &mut Vec<u8>, max: usize) -> (Vec<Self>, Option<BadFrame>) {
+        let (mut frames, mut taken) = (Vec::new(), 0);
+        let bad = loop {
+            match Self::first(&buffer[taken..], max) {
+                Ok(Some((frame, length))) => {
+                    frames.push(frame);
+                    taken += length;
+                }
+                Ok(None) => break None,
+                Err(bad) => break Some(bad),
+            }
         };
+        buffer.drain(..taken);
+        (frames, bad)
+    }
+
+    /// The first frame and how many bytes it takes.
+    fn first(buffer: &[u8], max: usize) -> Result<Option<(Self, usize)>, BadFrame> {
+        let Some(header) = buffer.get(..HEADER_BYTES) else { return Ok(None) };
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = header[4];
         if length > max {
             return Err(BadFrame::TooLarge(length));
         }
-        if buffer.len() < HEADER_BYTES + length {
+        let Some(payload) = buffer.get(HEADER_BYTES..HEADER_BYTES + length) else {
             return Ok(None);
-        }
-        let payload = buffer[HEADER_BYTES..HEADER_BYTES + length].to_vec();
-        buffer.drain(..HEADER_BYTES + length);
-        Self::from_parts(kind, payload).map(Some)
+        };
+        let frame = Self::from_parts(header[4], payload.to_vec())?;
+        Ok(Some((frame, HEADER_BYTES + length)))
     }
 
     pub(crate) fn from_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {

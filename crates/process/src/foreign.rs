@@ -14,7 +14,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::Signal;
-use crate::cohort::{describe, visit_tree};
+use crate::cohort::{describe, keeps_its_number, visit_tree};
 use crate::identity::{Identity, Process};
 use crate::ladder::FORCE_BOUND;
 use crate::proof::Survivor;
@@ -194,11 +194,12 @@ fn take_hold_below(held: &mut Vec<Process>) -> Result<(), StrangerError> {
 fn hold_again(held: &Pidfd) -> Option<Process> {
     let again = Process::hold(Pidfd::open(held.pid()).ok()?).ok()?;
     // The same number is the same process only if the first hold has not been collected.
-    held.signal(0).is_ok().then_some(again)
+    keeps_its_number(held).then_some(again)
 }
 
 /// Stopping the process we run under would stop us half-way.
 fn refuse_ancestor(process: &Process) -> Result<(), StrangerError> {
+    proc::check_ours().map_err(StrangerError::System)?;
     let mut parent = proc::own_stat().map_err(StrangerError::System)?.ppid;
     while let Some(pid) = Pid::new(parent.into()) {
         if pid == process.held().pid() {

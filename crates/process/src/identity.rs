@@ -105,12 +105,12 @@ impl Identity {
         if proc::boot_id()? != self.boot_id {
             return Ok(None);
         }
-        let unknown = |why: &str| Err(io::Error::other(why.to_owned()));
+        // Of another pid namespace we can hold nobody; a cgroup, if there is one, tells the rest.
         if proc::pid_namespace()? != self.pid_namespace {
-            return unknown("the run was recorded in another pid namespace");
+            return Ok(None);
         }
         let Some(pid) = Pid::new(self.pid.into()) else {
-            return unknown("the recorded process number is not one of ours");
+            return Err(io::Error::other("the recorded process number is not one of ours"));
         };
         let held = self.open_held(pid)?;
         Ok(held.map(|held| Process { held, identity: self.clone() }))

@@ -118,7 +118,7 @@ impl Ladder {
 
     /// Asks for a stop with this much grace from now. A second request can only shorten.
     pub fn request(&mut self, now: Duration, grace: Duration, seen: Seen) -> Requested {
-        let deadline = now + grace;
+        let deadline = now.saturating_add(grace);
         match &mut self.state {
             State::Running => {
                 self.state = if grace.is_zero() {
@@ -167,7 +167,7 @@ impl Ladder {
                 if grace.is_zero() {
                     return self.force(now);
                 }
-                self.state = State::Asking { deadline: now + grace, leader_was_gone };
+                self.state = State::Asking { deadline: now.saturating_add(grace), leader_was_gone };
                 Rung::Ask
             }
             State::Asking { deadline, leader_was_gone } => {

@@ -66,6 +66,6 @@ pub use record::{
 pub use signal::{NotASignal, Signal};
 pub use spawn::{KeeperProgram, Run, StartError, start, start_detached, start_with};
 pub use spec::{
-    COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MIN_KEEP_BYTES, OnExit, RunId,
-    Spec, SpecError, Stdin, Streams, TerminalSize,
+    COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MAX_GRACE, MIN_KEEP_BYTES,
+    OnExit, RunId, Spec, SpecError, Stdin, Streams, TerminalSize,
 };

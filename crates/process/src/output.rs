@@ -97,6 +97,9 @@ pub struct StreamTotals {
 /// The tail is kept in this many segments, so that it is at least `(n - 1) / n` of its share.
 const TAIL_SEGMENTS: u64 = 8;
 
+/// The most files a tail consists of, however short they are.
+const MAX_TAIL_FILES: usize = 64;
+
 /// One stream being written.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -192,20 +195,29 @@ impl Writer {
             None => {}
         }
         self.start = self.totals.written;
+        self.trim();
     }
 
     fn rotate(&mut self) {
         if self.start > 0 && self.file.is_some() {
             self.tail.push_back((self.start, self.totals.written - self.start));
         }
-        while self.tail.len() as u64 >= TAIL_SEGMENTS {
-            if let Some((start, length)) = self.tail.pop_front() {
-                let _ = fs::remove_file(self.segment_path(start));
-                self.totals.dropped += length;
-            }
-        }
+        self.trim();
         self.start = self.totals.written;
         self.file = self.open_segment().ok();
+    }
+
+    /// Removes the oldest segments of the tail until the rest, with one more, is within its share.
+    /// A disk that comes and goes makes short segments; many of those count as one.
+    fn trim(&mut self) {
+        let share = self.segment_bytes * (TAIL_SEGMENTS - 1);
+        while self.tail.iter().map(|(_, length)| length).sum::<u64>() > share
+            || self.tail.len() > MAX_TAIL_FILES
+        {
+            let Some((start, length)) = self.tail.pop_front() else { return };
+            let _ = fs::remove_file(self.segment_path(start));
+            self.totals.dropped += length;
+        }
     }
 
     fn segment_path(&self, start: u64) -> PathBuf {

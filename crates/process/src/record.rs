@@ -14,7 +14,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,6 +45,7 @@ pub(crate) const MAX_LISTED: usize = 24;
 pub(crate) const NEVER_STARTED_FILE: &str = "never-started";
 const RECORD_FILE: &str = "record";
 const LOCK_FILE: &str = "lock";
+const NEW_NOTE_EXTENSION: &str = "new";
 
 /// Why a run ended. The first cause is kept, whoever asks later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,7 +231,8 @@ pub(crate) struct RunDir(PathBuf);
 /// ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: File,
+    _held: File,
+    note: PathBuf,
 }
 
 /// What the holder of the lock says of itself. Not durable and not needed after a reboot.
@@ -238,6 +240,9 @@ pub(crate) struct Lock {
 pub(crate) struct LockNote {
     pub(crate) keeper: Identity,
     pub(crate) leaf: Option<LeafNote>,
+    /// A record has been written: if there is none, somebody took it away.
+    #[serde(default)]
+    pub(crate) recorded: bool,
 }
 
 /// The leaf a keeper is about to make or has made. Noted before it is made, so that none is ever
@@ -262,45 +267,50 @@ impl RunDir {
         self.0.join(name)
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if nobody holds it. It is on the directory itself, which nobody can remove
+    /// from under its holder and make anew.
     pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
-        let path = self.join(LOCK_FILE);
-        let options = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
-        Self::try_flock(options)
-    }
-
-    /// Takes the lock of a directory that must already have one. `None` if somebody holds it.
-    pub(crate) fn lock_existing(&self) -> io::Result<Option<Lock>> {
-        Self::try_flock(File::options().read(true).write(true).open(self.join(LOCK_FILE))?)
-    }
-
-    fn try_flock(file: File) -> io::Result<Option<Lock>> {
         use rustix::fs::{FlockOperation, flock};
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock { file })),
+        let held = File::open(&self.0)?;
+        // A reader may take a lock; only the owner may conclude anything from having it.
+        let (owner, own) = (held.metadata()?.uid(), rustix::process::geteuid());
+        if owner != own.as_raw() && !own.is_root() {
+            return Err(rustix::io::Errno::ACCESS.into());
+        }
+        match flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Lock { _held: held, note: self.join(LOCK_FILE) })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Whether anything was ever put here. Without that, no keeper came.
+    pub(crate) fn is_untouched(&self) -> io::Result<bool> {
+        for entry in fs::read_dir(&self.0)? {
+            let name = entry?.file_name();
+            // The first note may have been in the making.
+            let unfinished = Path::new(LOCK_FILE).with_extension(NEW_NOTE_EXTENSION);
+            if name != NEVER_STARTED_FILE && Path::new(&name) != unfinished {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the last holder of the lock said of itself.
+    pub(crate) fn read_note(&self) -> Option<LockNote> {
+        serde_json::from_slice(&fs::read(self.join(LOCK_FILE)).ok()?).ok()
     }
 }
 
 impl Lock {
     pub(crate) fn write_note(&self, note: &LockNote) -> io::Result<()> {
-        let bytes = serde_json::to_vec(note)?;
-        self.file.set_len(0)?;
-        self.file.write_all_at(&bytes, 0)
-    }
-
-    pub(crate) fn read_note(&self) -> Option<LockNote> {
-        let mut bytes = vec![0; 16 << 10];
-        let n = self.file.read_at(&mut bytes, 0).ok()?;
-        serde_json::from_slice(&bytes[..n]).ok()
+        // Replaced whole: a keeper killed in between leaves the old note or the new one.
+        let new = self.note.with_extension(NEW_NOTE_EXTENSION);
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(note)?)?;
+        fs::rename(new, &self.note)
     }
 }
 
@@ -398,7 +408,8 @@ impl Record {
         let line = encode(fact)?;
         let end = self.used + line.len() as u64;
         if end > limit {
-            return Err(io::Error::other("the record has no room for this but its reserve"));
+            let why = "the record has no room for this but its reserve";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         self.file.write_all_at(&line, self.used)?;
         self.used = end;

@@ -99,6 +99,8 @@ pub struct Spec {
 
 /// The time between asking and forcing if nobody said otherwise.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// The longest grace: a stop that takes longer is none.
+pub const MAX_GRACE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How much of each output stream is kept if nobody said otherwise.
 pub const DEFAULT_KEEP_BYTES: u64 = 256 << 20;
 /// The least that can be kept: head and tail need room for at least one chunk each.
@@ -148,6 +150,9 @@ impl Spec {
             if let Some(bad) = [name, value].into_iter().find(|s| has_nul(s)) {
                 return Err(SpecError::NulByte(bad.clone()));
             }
+        }
+        if self.grace > MAX_GRACE {
+            return Err(SpecError::Grace(self.grace));
         }
         if self.keep_bytes < MIN_KEEP_BYTES {
             return Err(SpecError::KeepBytes(self.keep_bytes));
@@ -279,6 +284,8 @@ pub enum SpecError {
     EnvName(OsString),
     /// Fewer bytes of output kept than one head and one tail need.
     KeepBytes(u64),
+    /// A grace longer than [`MAX_GRACE`].
+    Grace(Duration),
 }
 
 impl fmt::Display for SpecError {
@@ -294,6 +301,9 @@ impl fmt::Display for SpecError {
             }
             Self::EnvName(name) => {
                 write!(f, "{name:?} is not a variable's name: it is empty or holds '='")
+            }
+            Self::Grace(grace) => {
+                write!(f, "a grace of {grace:?} is too long: allow at most {MAX_GRACE:?}")
             }
             Self::KeepBytes(n) => {
                 write!(

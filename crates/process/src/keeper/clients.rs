@@ -150,16 +150,9 @@ impl Client {
                 break;
             }
         }
-        let mut frames = Vec::new();
-        loop {
-            match Frame::take(&mut self.received, MAX_FRAME_BYTES) {
-                Ok(Some(frame)) => frames.push(frame),
-                Ok(None) => break,
-                Err(bad) => {
-                    self.refuse_frame(&bad);
-                    break;
-                }
-            }
+        let (frames, bad) = Frame::take_all(&mut self.received, MAX_FRAME_BYTES);
+        if let Some(bad) = bad {
+            self.refuse_frame(&bad);
         }
         frames
     }

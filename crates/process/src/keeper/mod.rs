@@ -203,7 +203,11 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         at_ms: unix_ms(),
     };
     let mut record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;
-    let recorded = failpoint("start.recorded").and_then(|()| record.opening());
+    let leaf = started.leaf.clone().map(|l| LeafNote { path: l.path, id: Some(l.id) });
+    let note = LockNote { keeper: started.keeper.clone(), leaf, recorded: true };
+    let recorded = failpoint("start.recorded")
+        .and_then(|()| prepared.lock.write_note(&note))
+        .and_then(|()| record.opening());
     let recorded = recorded.map_err(on(StartStage::Record, &here));
     let leader = match recorded.and_then(|()| open_gate(gated, spec)) {
         Ok(child) => Process::from_child(child, leader),
@@ -233,7 +237,8 @@ struct Prepared {
 
 impl Prepared {
     fn note(&self, leaf: Option<LeafNote>) -> io::Result<()> {
-        self.lock.write_note(&LockNote { keeper: self.keeper.clone(), leaf })
+        let keeper = self.keeper.clone();
+        self.lock.write_note(&LockNote { keeper, leaf, recorded: false })
     }
 }
 
@@ -255,11 +260,15 @@ fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     if !matches!(History::read(dir), Ok(None)) {
         return Err(taken("it holds the record of another run"));
     }
+    sys::proc::check_ours().map_err(in_directory)?;
     // Of an earlier start here that got no further than this.
-    crate::adopt::remove_unused_leaf(&lock).map_err(in_directory)?;
+    crate::adopt::remove_unused_leaf(dir).map_err(in_directory)?;
+    let keeper = Identity::own().map_err(in_directory)?;
+    // Before any other file: a directory with something in it and no note has been tampered with.
+    let note = LockNote { keeper: keeper.clone(), leaf: None, recorded: false };
+    lock.write_note(&note).map_err(in_directory)?;
     redirect_stderr(dir);
     failpoint("start.locked").map_err(in_directory)?;
-    let keeper = Identity::own().map_err(in_directory)?;
     let listener = clients::Listener::bind(dir.path()).map_err(in_directory)?;
     let ends = Streams::open(dir.path(), spec.streams, spec.keep_bytes)
         .map_err(|e| failure(StartStage::Streams, here.clone(), &e))?;
@@ -341,7 +350,7 @@ fn contain(spec: &Spec, prepared: &Prepared, undo: &mut Undo) -> io::Result<Cont
             return Ok(without(Some(because)));
         }
     };
-    let LeafId { path, id } = leaf.id().clone();
+    let LeafId { path, id, .. } = leaf.id().clone();
     undo.leaf = Some(leaf);
     failpoint("start.contained")?;
     prepared.note(Some(LeafNote { path, id: Some(id) }))?;

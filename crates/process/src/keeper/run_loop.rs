@@ -34,7 +34,7 @@ use crate::failpoint::failpoint;
 use crate::ladder::{Ladder, Requested, Rung, Seen};
 use crate::proof::{Proof, Survivor};
 use crate::record::{Cause, End, Fact, Verdict, unix_ms};
-use crate::spec::TerminalSize;
+use crate::spec::{MAX_GRACE, TerminalSize};
 use crate::sys;
 use crate::{OutputTotals, Signal};
 
@@ -46,6 +46,8 @@ const FLUSH_BOUND: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause: a disk may be full for days.
 const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(10);
+/// The longest name of a limit: it goes into the record.
+const MAX_LIMIT_KIND_BYTES: usize = 64;
 /// The most lines about its own trouble that one keeper writes.
 const MAX_COMPLAINTS: u32 = 100;
 
@@ -83,6 +85,8 @@ struct Keeper {
     clients: Vec<Client>,
     cause: Option<Cause>,
     exit: Option<ExitStatus>,
+    /// It was seen to have ended; its status may not be known yet.
+    leader_ended: bool,
     survivors: (Vec<Survivor>, u64),
     /// Facts that are true and not durable yet, oldest first.
     unwritten: VecDeque<Fact>,
@@ -138,6 +142,7 @@ impl Keeper {
             clients: Vec::new(),
             cause: None,
             exit: None,
+            leader_ended: false,
             survivors: (Vec::new(), 0),
             unwritten: VecDeque::new(),
             retry: Retry::default(),
@@ -158,6 +163,7 @@ impl Keeper {
                 Ok(ready) => ready,
                 Err(e) => {
                     self.complain("poll", &e);
+                    std::thread::sleep(RETRY_PAUSE);
                     Vec::new()
                 }
             };
@@ -213,6 +219,7 @@ impl Keeper {
     /// again. What cannot be seen is not gone: a stop goes on, and ends in stuck at the worst.
     fn see(&mut self) -> Seen {
         let seen = self.kept.cohort.see().and_then(|seen| {
+            self.leader_ended |= seen.leader_ended;
             if seen.leader_ended {
                 self.note_exit()?;
             }
@@ -316,7 +323,11 @@ impl Keeper {
 
     /// After the end: who else carries the cookie? Reported, never signalled.
     fn look_outside(&mut self) {
-        let (suspects, count) = cohort::suspects(&self.kept.spec.run);
+        let found = cohort::suspects(&self.kept.spec.run);
+        let (suspects, count) = found.unwrap_or_else(|e| {
+            self.complain("look for suspects", &e);
+            (Vec::new(), 0)
+        });
         if count > 0 {
             let fact = Fact::Outside { suspects: suspects.clone(), count, at_ms: unix_ms() };
             // A hint beside a finished record: not worth waiting for a disk.
@@ -380,6 +391,11 @@ impl Keeper {
                     self.unwritten.pop_front();
                     self.retry = Retry::default();
                 }
+                // It will never fit. What follows must not wait for it, the end least of all.
+                Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+                    self.unwritten.pop_front();
+                    self.complain("write the record", &e);
+                }
                 Err(e) => {
                     let doubled = (self.retry.pause * 2).max(RETRY_PAUSE).min(LONGEST_RETRY_PAUSE);
                     self.retry = Retry { at: Some(now + doubled), pause: doubled };
@@ -413,7 +429,9 @@ impl Keeper {
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         };
         add(Token::Signals, self.kept.signals.as_fd(), PollFlags::IN);
-        if let (None, Some(leader)) = (self.exit, self.kept.cohort.leader()) {
+        // Once it was seen to have ended, its descriptor would be ready for ever: its status may be
+        // held back by a tracer.
+        if let (false, Some(leader)) = (self.leader_ended, self.kept.cohort.leader()) {
             add(Token::Leader, leader.as_fd(), PollFlags::IN);
         }
         // While the leader lives an empty cgroup is impossible, and each change would wake us.
@@ -538,9 +556,9 @@ impl Keeper {
             Do::Status => Ok(Reply::Status(Box::new(self.status()))),
             Do::Stop { cause, grace_ms } => {
                 let grace = grace_ms.map_or(self.kept.spec.grace, Duration::from_millis);
-                self.stop(cause, grace)
+                self.stop(asked_for(cause)?, grace.min(MAX_GRACE))
             }
-            Do::Kill { cause } => self.stop(cause, Duration::ZERO),
+            Do::Kill { cause } => self.stop(asked_for(cause)?, Duration::ZERO),
             Do::Signal { signal } => self.signal(signal),
             Do::CloseStdin => {
                 self.kept.streams.close_input().map(|()| Reply::Done).map_err(no_input)
@@ -559,12 +577,16 @@ impl Keeper {
                 self.clients[client].attached = false;
                 Ok(Reply::Done)
             }
-            Do::Ack => {
-                for client in &mut self.clients {
-                    client.must_ack = false;
+            Do::Ack => match self.ending {
+                Ending::Told { .. } => {
+                    self.clients[client].must_ack = false;
+                    Ok(Reply::Done)
                 }
-                Ok(Reply::Done)
-            }
+                Ending::NotYet | Ending::Proven(_) => {
+                    let message = "there is no end to acknowledge yet";
+                    Err(refusal(RefusalCode::UnknownRequest, message))
+                }
+            },
         }
     }
 
@@ -630,6 +652,18 @@ impl Keeper {
         for client in self.clients.iter_mut().filter(|c| c.watching) {
             client.event(event);
             client.flush();
+        }
+    }
+}
+
+/// The causes a client may give. The others are findings, not requests.
+fn asked_for(cause: Cause) -> Result<Cause, Refusal> {
+    match &cause {
+        Cause::Stopped | Cause::Killed => Ok(cause),
+        Cause::Limit(limit) if limit.kind.len() <= MAX_LIMIT_KIND_BYTES => Ok(cause),
+        Cause::Limit(_) | Cause::Exit | Cause::Lost | Cause::NeverStarted => {
+            let message = "a stop is asked for as stopped, killed, or limit with a short kind";
+            Err(refusal(RefusalCode::UnknownRequest, message))
         }
     }
 }

@@ -24,6 +24,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 const READS_PER_TURN: usize = 16;
 /// The buffer is given back after this much silence.
 const BUFFER_IDLE: Duration = Duration::from_millis(200);
+/// The largest screen that is kept, some 30 MB: larger than any display, smaller than an attack.
+const MAX_SCREEN_CELLS: u32 = 1 << 20;
 /// The most input that waits for the run to read it.
 pub(crate) const MAX_INPUT_BYTES: usize = 1 << 20;
 /// What is read of a stream after the cohort is gone: more than a pipe can hold, so all that the
@@ -145,7 +147,7 @@ impl Streams {
         set_nonblocking(&pair.master)?;
         let unix_seconds = crate::record::unix_ms() / 1000;
         let recording = Recording::create(dir, keep_bytes, size, sys::boottime(), unix_seconds)?;
-        let screen = Some(vt100::Parser::new(size.rows, size.cols, 0));
+        let screen = fits(size).then(|| vt100::Parser::new(size.rows, size.cols, 0));
         let slave = Some(pair.slave.try_clone()?);
         let terminal = Terminal { master: Some(pair.master), slave, recording, screen };
         let streams = Self::new(Source::Terminal(Box::new(terminal)), Input::new(None, true));
@@ -310,7 +312,11 @@ impl Streams {
             return Some(Err(e));
         }
         terminal.recording.resized(sys::boottime(), size);
-        terminal.with_screen(|screen| screen.screen_mut().set_size(size.rows, size.cols));
+        if fits(size) {
+            terminal.with_screen(|screen| screen.screen_mut().set_size(size.rows, size.cols));
+        } else {
+            terminal.screen = None;
+        }
         Some(Ok(()))
     }
 
@@ -404,6 +410,11 @@ impl Terminal {
             self.screen = survived.ok();
         }
     }
+}
+
+/// Whether a screen of this size is kept.
+fn fits(size: TerminalSize) -> bool {
+    u32::from(size.rows.get()) * u32::from(size.cols.get()) <= MAX_SCREEN_CELLS
 }
 
 /// Reads once. Zero if nothing is there now; at the end of the stream the descriptor is closed too.

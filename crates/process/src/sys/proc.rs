@@ -197,6 +197,15 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// Refuses a `/proc` of another pid namespace, whose numbers would name strangers here.
+pub(crate) fn check_ours() -> io::Result<()> {
+    let seen = fs::read_link("/proc/self")?;
+    if seen.as_os_str().as_bytes() == std::process::id().to_string().as_bytes() {
+        return Ok(());
+    }
+    Err(io::Error::other("/proc belongs to another pid namespace: mount the one of this"))
+}
+
 /// The random name of this boot.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
