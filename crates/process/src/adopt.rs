@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::cohort::{self, Cohort, Role};
 use crate::connection::{Connection, ConnectionError};
-use crate::containment::{Leaf, LeafId, LeafRemoved, Removal, Reopened};
+use crate::containment::{Leaf, LeafId, LeafRemoved, Reopened};
 use crate::control::Status;
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
@@ -198,10 +198,11 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
 /// True if there must have been a record: its keeper noted that it wrote one, or was here and its
 /// note is missing as well.
 fn record_was_taken_away(dir: &RunDir) -> Result<bool, AdoptError> {
-    match dir.read_note() {
-        Some(note) => Ok(note.recorded),
-        None => Ok(!dir.is_untouched().map_err(AdoptError::System)?),
-    }
+    let taken = match dir.read_note() {
+        Some(_) => dir.is_sealed(),
+        None => dir.is_untouched().map(|untouched| !untouched),
+    };
+    taken.map_err(AdoptError::System)
 }
 
 /// A keeper that was told to start late must not do so after we said that nothing started.
@@ -210,28 +211,18 @@ fn refuse_later_start(dir: &RunDir) -> Result<(), AdoptError> {
     std::fs::write(path, b"").map_err(AdoptError::System)
 }
 
-/// The leaf of a start that did not get as far as its gate. Whoever is in it is the child that
-/// waits there, and nobody can let it through any more.
+/// Removes the leaf of a start that did not get as far as its gate. Whoever is in it is the child
+/// that waits there, and leaves by itself now that nobody can let it through: nobody is signalled.
 pub(crate) fn remove_unused_leaf(dir: &RunDir) -> io::Result<()> {
-    let Some(note) = dir.read_note().and_then(|note| note.leaf) else { return Ok(()) };
-    let Some(id) = note.id else {
-        // Which one it is was not noted, so only an empty one is taken away: its keeper died
-        // before it could put anybody in.
-        let _ = std::fs::remove_dir(&note.path);
-        return Ok(());
-    };
+    let Some(path) = dir.read_note().and_then(|note| note.leaf) else { return Ok(()) };
     let deadline = Instant::now() + KEEPER_BOUND;
-    let Reopened::Leaf(leaf) = Leaf::reopen(&LeafId { path: note.path, id, parent: None })? else {
-        return Ok(());
-    };
     loop {
-        leaf.kill_all()?;
-        match leaf.remove()? {
-            Removal::Removed(_) => return Ok(()),
-            Removal::Busy if Instant::now() >= deadline => {
-                return Err(io::Error::other("its cgroup cannot be removed"));
-            }
-            Removal::Busy => std::thread::sleep(LOOK_PAUSE),
+        match std::fs::remove_dir(&path) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.raw_os_error() != Some(libc::EBUSY) => return Err(e),
+            Err(e) if Instant::now() >= deadline => return Err(e),
+            Err(_) => std::thread::sleep(LOOK_PAUSE),
         }
     }
 }

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +46,7 @@ pub(crate) const NEVER_STARTED_FILE: &str = "never-started";
 const RECORD_FILE: &str = "record";
 const LOCK_FILE: &str = "lock";
 const NEW_NOTE_EXTENSION: &str = "new";
+const SEALED_MODE: u32 = 0o400;
 
 /// Why a run ended. The first cause is kept, whoever asks later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,19 +240,9 @@ pub(crate) struct Lock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LockNote {
     pub(crate) keeper: Identity,
-    pub(crate) leaf: Option<LeafNote>,
-    /// A record has been written: if there is none, somebody took it away.
-    #[serde(default)]
-    pub(crate) recorded: bool,
-}
-
-/// The leaf a keeper is about to make or has made. Noted before it is made, so that none is ever
-/// without a note.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LeafNote {
-    pub(crate) path: PathBuf,
-    /// Unknown until it has been made.
-    pub(crate) id: Option<u64>,
+    /// The leaf it is about to make or has made. Noted before it is made, so that none is ever
+    /// without a note.
+    pub(crate) leaf: Option<PathBuf>,
 }
 
 impl RunDir {
@@ -297,6 +288,11 @@ impl RunDir {
         Ok(true)
     }
 
+    /// Whether the last holder of the lock had written a record.
+    pub(crate) fn is_sealed(&self) -> io::Result<bool> {
+        Ok(fs::metadata(self.join(LOCK_FILE))?.mode() & 0o777 == SEALED_MODE)
+    }
+
     /// What the last holder of the lock said of itself.
     pub(crate) fn read_note(&self) -> Option<LockNote> {
         serde_json::from_slice(&fs::read(self.join(LOCK_FILE)).ok()?).ok()
@@ -311,6 +307,12 @@ impl Lock {
             File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(note)?)?;
         fs::rename(new, &self.note)
+    }
+
+    /// Marks the note: from here on there is a record, and if it is missing somebody took it away.
+    /// By its mode, because that is one small step where another write would be several.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        fs::set_permissions(&self.note, fs::Permissions::from_mode(SEALED_MODE))
     }
 }
 

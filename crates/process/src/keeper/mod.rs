@@ -27,15 +27,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cohort::{Cohort, Role};
-use crate::containment::{Containment, Leaf, LeafId};
+use crate::containment::{Containment, Leaf};
 use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Request, json_frame};
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Identity, Process};
 use crate::proof::Proof;
 use crate::record::{
-    Cause, End, Fact, History, LeafNote, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir,
-    StartFailure, StartStage, Started, Verdict, unix_ms,
+    Cause, End, Fact, History, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir, StartFailure,
+    StartStage, Started, Verdict, unix_ms,
 };
 use crate::spec::{Environment, Spec, c_string};
 use crate::sys::fork::{self, Gated, Opened, Plan, Stage};
@@ -203,10 +203,8 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         at_ms: unix_ms(),
     };
     let mut record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;
-    let leaf = started.leaf.clone().map(|l| LeafNote { path: l.path, id: Some(l.id) });
-    let note = LockNote { keeper: started.keeper.clone(), leaf, recorded: true };
     let recorded = failpoint("start.recorded")
-        .and_then(|()| prepared.lock.write_note(&note))
+        .and_then(|()| prepared.lock.seal())
         .and_then(|()| record.opening());
     let recorded = recorded.map_err(on(StartStage::Record, &here));
     let leader = match recorded.and_then(|()| open_gate(gated, spec)) {
@@ -230,15 +228,16 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
 /// What a start needs before there is any process.
 struct Prepared {
     keeper: Identity,
+    /// Where its leaf belongs, or why it can have none.
+    planned: Result<PathBuf, String>,
     listener: clients::Listener,
     ends: Ends,
     lock: Lock,
 }
 
 impl Prepared {
-    fn note(&self, leaf: Option<LeafNote>) -> io::Result<()> {
-        let keeper = self.keeper.clone();
-        self.lock.write_note(&LockNote { keeper, leaf, recorded: false })
+    fn note(&self, leaf: Option<PathBuf>) -> io::Result<()> {
+        self.lock.write_note(&LockNote { keeper: self.keeper.clone(), leaf })
     }
 }
 
@@ -265,14 +264,18 @@ fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     crate::adopt::remove_unused_leaf(dir).map_err(in_directory)?;
     let keeper = Identity::own().map_err(in_directory)?;
     // Before any other file: a directory with something in it and no note has been tampered with.
-    let note = LockNote { keeper: keeper.clone(), leaf: None, recorded: false };
+    let planned = match spec.containment {
+        Containment::Cgroup => Leaf::path_for(&spec.run),
+        Containment::Subreaper | Containment::Group => Err("not asked for".to_owned()),
+    };
+    let note = LockNote { keeper: keeper.clone(), leaf: planned.clone().ok() };
     lock.write_note(&note).map_err(in_directory)?;
     redirect_stderr(dir);
     failpoint("start.locked").map_err(in_directory)?;
     let listener = clients::Listener::bind(dir.path()).map_err(in_directory)?;
     let ends = Streams::open(dir.path(), spec.streams, spec.keep_bytes)
         .map_err(|e| failure(StartStage::Streams, here.clone(), &e))?;
-    Ok(Prepared { keeper, listener, ends, lock })
+    Ok(Prepared { keeper, planned, listener, ends, lock })
 }
 
 /// What has to be undone if a start fails half-way: the child before its gate, then its cgroup.
@@ -328,33 +331,27 @@ fn contain(spec: &Spec, prepared: &Prepared, undo: &mut Undo) -> io::Result<Cont
     let without = |because| Contained { subreaper, because };
     let path = match (subreaper, spec.containment) {
         (false, _) => Err(because),
-        (true, Containment::Cgroup) => Leaf::path_for(&spec.run).map_err(Some),
+        (true, Containment::Cgroup) => prepared.planned.clone().map_err(Some),
         (true, Containment::Subreaper | Containment::Group) => {
             Err(Some("asked for no more than a subreaper".to_owned()))
         }
     };
-    let path = match path {
-        Ok(path) => path,
-        Err(because) => {
-            failpoint("start.contained")?;
-            prepared.note(None)?;
-            return Ok(without(because));
+    let made = path.and_then(|path| Leaf::create(path).map_err(Some));
+    let because = match made {
+        Ok(leaf) => {
+            undo.leaf = Some(leaf);
+            None
         }
-    };
-    prepared.note(Some(LeafNote { path: path.clone(), id: None }))?;
-    let leaf = match Leaf::create(path) {
-        Ok(leaf) => leaf,
         Err(because) => {
             // It may be somebody else's that stands there.
-            prepared.note(None)?;
-            return Ok(without(Some(because)));
+            if prepared.planned.is_ok() {
+                prepared.note(None)?;
+            }
+            because
         }
     };
-    let LeafId { path, id, .. } = leaf.id().clone();
-    undo.leaf = Some(leaf);
     failpoint("start.contained")?;
-    prepared.note(Some(LeafNote { path, id: Some(id) }))?;
-    Ok(without(None))
+    Ok(without(because))
 }
 
 /// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and
@@ -479,7 +476,8 @@ fn forget_environment(spec: &Spec) -> Spec {
     Spec { env: Environment::default(), args: Vec::new(), ..spec.clone() }
 }
 
-/// What goes wrong in the keeper itself is said in a file of the run. Without one it is not said.
+/// What goes wrong in the keeper itself is said in a file of the run, opened while there are
+/// descriptors. Without one it is not said.
 fn redirect_stderr(dir: &RunDir) {
     let path = dir.join("keeper.log");
     if let Ok(file) = File::options().append(true).create(true).mode(0o600).open(path) {
