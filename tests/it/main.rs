@@ -7,5 +7,6 @@ mod crash;
 mod faults;
 mod foreign;
 mod records;
+mod review;
 mod streams;
 mod survive;

@@ -163,6 +163,14 @@ impl Client {
         self.broken = true;
     }
 
+    /// Says that there is no room, and means it.
+    fn turn_away(&mut self) {
+        let message = format!("this keeper serves {MAX_CLIENTS} connections and no more");
+        self.reply(0, Err(refusal(RefusalCode::Busy, &message)));
+        self.flush();
+        self.broken = true;
+    }
+
     pub(crate) fn reply(&mut self, id: u64, result: Result<Reply, Refusal>) {
         self.owe(&json_frame(&Answer::Reply { id, result }));
     }
@@ -242,10 +250,11 @@ pub(crate) fn admit(clients: &mut Vec<Client>, stream: UnixStream) {
         return;
     };
     if clients.len() >= MAX_CLIENTS {
-        let message = format!("this keeper serves {MAX_CLIENTS} connections and no more");
-        client.reply(0, Err(refusal(RefusalCode::Busy, &message)));
-        client.flush();
-        return;
+        // Who connected and never said hello makes room, the oldest first.
+        match clients.iter_mut().find(|c| !c.greeted && !c.broken) {
+            Some(mute) => mute.turn_away(),
+            None => return client.turn_away(),
+        }
     }
     clients.push(client);
 }
