@@ -586,7 +586,7 @@ fn a_keeper_out_of_descriptors_claims_no_death_it_cannot_see() {
 }
 
 /// Ticks of the processor a process has used, a hundred to the second.
-fn ticks_of(pid: u32) -> u64 {
+pub(crate) fn ticks_of(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
     // User and system time are fields 14 and 15; the first after the name is the third.

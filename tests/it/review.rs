@@ -3,13 +3,18 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kennel_process::{
-    Adopted, Cause, ConnectionError, LimitReached, Liveness, RefusalCode, Signal, Spec, SpecError,
-    State, Streams, TerminalSize, adopt,
+    Adopted, Cause, ConnectionError, Containment, ExitStatus, LimitReached, Liveness, RefusalCode,
+    Signal, Spec, SpecError, State, Streams, SurvivorReason, TerminalSize, Waited, adopt,
 };
-use kennel_tests::{LONG, Scratch, end_of, proof_of, until, wait_for};
+use kennel_tests::{
+    LONG, PATIENCE, Scratch, agent, containments, end_of, proof_of, skipped, until, wait_for,
+};
+
+use crate::faults::ticks_of;
 
 fn quiet(scratch: &Scratch) -> Spec {
     scratch.spec("run", "crash_quiet", &[])
@@ -183,5 +188,65 @@ fn a_grace_beyond_all_time_is_refused_by_name_and_a_stop_caps_it() {
         raw.read_exact(&mut vec![0; length as usize]).expect("and says how much");
     }
     let _ = end_of(&mut run);
+    scratch.check_gone("run");
+}
+
+#[test]
+fn a_cgroup_that_cannot_kill_leaves_the_other_ways() {
+    if containments()[0] != Containment::Cgroup {
+        return skipped("a_cgroup_that_cannot_kill_leaves_the_other_ways", "no cgroup here");
+    }
+    let mut scratch = Scratch::new("threaded");
+    let mut run = scratch.start("run", &scratch.spec("run", "turns_threaded", &[]));
+    wait_for(&scratch, "ready");
+    let leaf = run.started.leaf.clone().expect("it has one").path;
+    fs::write(scratch.work().join("new"), leaf.as_os_str().as_encoded_bytes()).expect("it writes");
+    fs::rename(scratch.work().join("new"), scratch.work().join("leaf")).expect("it is ours");
+    wait_for(&scratch, "threaded 0 0 0");
+    run.connection.kill().expect("it can be killed");
+    let end = end_of(&mut run);
+    assert_eq!(end.status, ExitStatus::Signaled(9));
+    assert!(proof_of(&end).effort().group_kills > 0, "{end:?}");
+    scratch.check_gone("run");
+}
+
+#[test]
+fn a_leader_that_a_stranger_traces_is_told_as_stuck_without_a_spin_and_ends_when_let_go() {
+    let mut scratch = Scratch::new("traced");
+    let mut run = scratch.start("run", &quiet(&scratch));
+    wait_for(&scratch, "ready");
+    let mut tracer = Command::new(agent("holds_traced"))
+        .arg(run.started.leader.pid.to_string())
+        .env("TRUTH", scratch.truth())
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    wait_for(&scratch, "holds");
+    if !scratch.told().contains("holds 0") {
+        let _ = tracer.kill();
+        let _ = tracer.wait();
+        run.connection.kill().expect("it can be killed");
+        let _ = end_of(&mut run);
+        return skipped("a_leader_that_a_stranger_traces", "tracing is not allowed here");
+    }
+    run.connection.kill().expect("it can be killed");
+    let before = ticks_of(run.started.keeper.pid);
+    let waited = run.connection.wait_end(PATIENCE).expect("the keeper answers");
+    let used = ticks_of(run.started.keeper.pid) - before;
+    let Waited::Stuck { survivors, count } = waited else { panic!("it is held: {waited:?}") };
+    assert_eq!(count, 1, "{survivors:?}");
+    assert_eq!(survivors[0].reason, SurvivorReason::HeldByTracer);
+    assert_eq!(survivors[0].tracer, Some(tracer.id()));
+    assert!(used < 100, "{used} of 500 ticks were used to wait");
+    tracer.kill().expect("we are its parent");
+    tracer.wait().expect("we are its parent");
+    let ended = until("the run ends", || {
+        match run.connection.wait_end(Duration::from_millis(50)).expect("the keeper answers") {
+            Waited::Ended(end) => Some(end),
+            Waited::Stuck { .. } | Waited::TimedOut => None,
+        }
+    });
+    assert_eq!(ended.status, ExitStatus::Signaled(9));
+    let _ = proof_of(&ended);
     scratch.check_gone("run");
 }

@@ -34,7 +34,8 @@ pub enum Evidence {
     NoDescendant,
     /// The leader's own children are collected; descendants that left its session are not covered.
     LeaderCollected,
-    /// No process is in the leader's session or group any more.
+    /// No process was seen in the leader's session while its number was its own. A look through
+    /// `/proc`: what re-forks all the time can slip past it.
     SessionEmpty,
     /// The leader, found by its identity, has ended.
     LeaderGone,
