@@ -250,3 +250,19 @@ fn a_leader_that_a_stranger_traces_is_told_as_stuck_without_a_spin_and_ends_when
     let _ = proof_of(&ended);
     scratch.check_gone("run");
 }
+
+#[test]
+fn a_keeper_made_to_stand_still_is_woken_by_whoever_adopts() {
+    let mut scratch = Scratch::new("still");
+    let mut run = scratch.start("run", &quiet(&scratch));
+    wait_for(&scratch, "ready");
+    let Liveness::Alive(keeper) = run.started.keeper.find() else { panic!("it lives") };
+    keeper.signal(Signal::STOP).expect("it lives");
+    match adopt(run.dir()) {
+        Ok(Adopted::Running { status, .. }) => assert_eq!(status.state, State::Running),
+        other => panic!("it lives and was woken: {other:?}"),
+    }
+    run.connection.kill().expect("it can be killed");
+    let _ = end_of(&mut run);
+    scratch.check_gone("run");
+}

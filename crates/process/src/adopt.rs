@@ -97,7 +97,8 @@ pub enum Adopted {
 pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
     sys::proc::check_ours().map_err(AdoptError::System)?;
     let dir = RunDir::new(dir);
-    let deadline = Instant::now() + KEEPER_BOUND;
+    let mut deadline = Instant::now() + KEEPER_BOUND;
+    let mut woken = false;
     loop {
         if let Some(ended) = ended_already(&dir, Keeper::MayLive)? {
             return Ok(ended);
@@ -109,10 +110,23 @@ pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
             Ok((connection, status)) => {
                 return Ok(Adopted::Running { connection, status: Box::new(status) });
             }
+            Err(_) if Instant::now() >= deadline && !woken && wake(&dir) => {
+                woken = true;
+                deadline = Instant::now() + KEEPER_BOUND;
+            }
             Err(e) if Instant::now() >= deadline => return Err(AdoptError::KeeperSilent(e)),
             // It is just coming or just going: its socket and its lock are not one.
             Err(_) => std::thread::sleep(LOOK_PAUSE),
         }
+    }
+}
+
+/// Lets a keeper go on that somebody, its own agent perhaps, made stand still. The one named in the
+/// lock's note, and no other.
+fn wake(dir: &RunDir) -> bool {
+    match dir.read_note().map(|note| note.keeper.find()) {
+        Some(Liveness::Alive(keeper)) => keeper.signal(crate::Signal::CONT).is_ok(),
+        Some(Liveness::Dead(_) | Liveness::Unknown(_)) | None => false,
     }
 }
 
