@@ -718,7 +718,8 @@ fn an_end_that_cannot_be_written_is_not_told_and_the_cohort_is_gone_all_the_same
         kill_keeper(&run);
         let Ok(Adopted::Orphaned(mut orphan)) = adopt(run.dir()) else { panic!("an orphan") };
         orphan.know_leader(run.leader);
-        let Ok(Swept::Ended(end)) = orphan.kill() else { panic!("it can be swept") };
+        let swept = orphan.kill();
+        let Ok(Swept::Ended(end)) = swept else { panic!("it can be swept: {swept:?}") };
         let unknown = ExitStatus::Unknown(UnknownStatus::KeeperLost);
         assert!([unknown, ExitStatus::Signaled(15)].contains(&end.status), "{end:?}");
         match (&end.verdict, containment) {

@@ -26,7 +26,7 @@ use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Liveness, Process};
 use crate::keeper::remove_socket;
-use crate::ladder::{Ladder, Rung};
+use crate::ladder::{Ladder, Rung, Seen};
 use crate::output::OutputTotals;
 use crate::proof::{Proof, Survivor};
 use crate::record::{
@@ -387,22 +387,25 @@ fn climb(
 ) -> io::Result<Climbed> {
     let mut ladder = Ladder::new(OnExit::Sweep);
     let begun = sys::boottime();
-    let seen = |cohort: &mut Cohort| -> io::Result<crate::ladder::Seen> {
-        let mut seen = cohort.see()?;
-        seen.others_gone |= leaf_gone && seen.leader_ended;
-        Ok(seen)
+    // What cannot be seen is not gone: the force goes on, and ends in stuck at the worst.
+    let seen = |cohort: &mut Cohort| match cohort.see() {
+        Ok(seen) => {
+            Seen { others_gone: seen.others_gone || (leaf_gone && seen.leader_ended), ..seen }
+        }
+        Err(_) => Seen { leader_ended: false, others_gone: false },
     };
-    let first = seen(cohort)?;
+    let first = seen(cohort);
     let _ = ladder.request(begun, grace, first);
     let mut forced_at = None;
     loop {
-        let now_seen = seen(cohort)?;
+        let now_seen = seen(cohort);
         let now = sys::boottime();
         match ladder.next(now, now_seen) {
             Rung::Ask => cohort.ask(ask),
             Rung::Force { round } => {
                 forced_at.get_or_insert(now);
-                cohort.force(round)?;
+                // One way that fails is no reason to leave out the others, nor the next round.
+                let _ = cohort.force(round);
             }
             Rung::Prove => {
                 let effort = cohort.effort_mut();
