@@ -1,10 +1,10 @@
 //! What became of a run, from its directory alone, in any process, after any crash.
 //!
 //! ```text
-//! record damaged or newer ------------------------> Unreadable (not dead, not alive: unknown)
+//! record damaged, newer, or taken away -----------> Unreadable (not dead, not alive: unknown)
 //! record has an end ------------------------------> Ended
-//! record of another boot -------------------------> Ended (status unknown: reboot)
 //! lock held --------------------------------------> Running (ask the keeper)
+//! lock free, record of another boot --------------> Ended (status unknown: reboot)
 //! lock free, no record, or one that says nothing
 //! of an opened gate ------------------------------> NeverStarted
 //! lock free, record without an end ---------------> Orphaned (the keeper died): stop it from here

@@ -1,8 +1,9 @@
 //! What a keeper writes durably about its run: one file of facts, in the order they became true.
 //!
 //! ```text
-//! run directory
-//!   lock      held (flock) by the keeper while it lives; a note inside names it and its cgroup
+//! run directory, itself locked (flock) by the keeper while it lives
+//!   lock      a note by who holds that lock: which keeper, which cgroup; read-only once there is
+//!             a record
 //!   record    facts, one JSON object a line, each with a checksum; blank space up to a fixed size
 //! ```
 //!
