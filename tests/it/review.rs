@@ -266,3 +266,21 @@ fn a_keeper_made_to_stand_still_is_woken_by_whoever_adopts() {
     let _ = end_of(&mut run);
     scratch.check_gone("run");
 }
+
+#[test]
+fn the_keeper_is_spared_by_the_memory_killer_where_allowed_and_the_agent_never_is() {
+    let mut scratch = Scratch::new("oom");
+    let mut run = scratch.start("run", &quiet(&scratch));
+    wait_for(&scratch, "ready");
+    let score = |pid: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it lives");
+        text.trim().parse::<i32>().expect("it is a number")
+    };
+    let ours = score("self");
+    let keeper = score(&run.started.keeper.pid.to_string());
+    assert!(keeper == ours || keeper == -900, "{keeper}, and ours is {ours}");
+    assert_eq!(score(&run.started.leader.pid.to_string()), ours, "the keeper's was handed on");
+    run.connection.kill().expect("it can be killed");
+    let _ = end_of(&mut run);
+    scratch.check_gone("run");
+}
