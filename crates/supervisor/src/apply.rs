@@ -11,10 +11,9 @@ impl State {
     /// Makes a fact part of what is believed.
     pub fn apply(&mut self, fact: &Fact) {
         match fact {
-            Fact::Admitted { run, slot } => {
+            Fact::Admitted { run, claim } => {
                 let phase = Phase::Starting { stop: None };
-                self.slots.insert(slot.clone(), run.clone());
-                self.runs.insert(run.clone(), Run { slot: slot.clone(), phase });
+                self.hold(run, Run { claim: claim.clone(), phase });
             }
             Fact::Started(run) => self.change(run, |phase| match phase {
                 Phase::Starting { stop: Some(stop) } => {
@@ -57,11 +56,24 @@ impl State {
         }
     }
 
-    /// The run is over with proof: its slot is free, unless another run has it by now.
-    fn forget(&mut self, run: &RunId) {
+    pub(crate) fn hold(&mut self, run: &RunId, known: Run) {
+        self.slots.insert(known.claim.slot.clone(), run.clone());
+        if let Some(worktree) = &known.claim.worktree {
+            self.worktrees.insert(worktree.clone(), run.clone());
+        }
+        self.runs.insert(run.clone(), known);
+    }
+
+    /// The run is over with proof: what it held is free, unless another run has it by now.
+    pub(crate) fn forget(&mut self, run: &RunId) {
         let Some(known) = self.runs.remove(run) else { return };
-        if self.slots.get(&known.slot) == Some(run) {
-            self.slots.remove(&known.slot);
+        if self.slots.get(&known.claim.slot) == Some(run) {
+            self.slots.remove(&known.claim.slot);
+        }
+        if let Some(worktree) = &known.claim.worktree
+            && self.worktrees.get(worktree) == Some(run)
+        {
+            self.worktrees.remove(worktree);
         }
     }
 }
@@ -69,7 +81,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Stop;
+    use crate::event::{Claim, Stop};
 
     #[test]
     fn every_phase_is_reached_by_its_facts_and_proof_alone_frees() {
@@ -89,11 +101,13 @@ mod tests {
             (Fact::Ended { run: run(), ending: Ending::Dead }, None),
         ];
         let mut state = State::default();
-        state.apply(&Fact::Admitted { run: run(), slot: "s".into() });
+        let worktree = Some("/w".into());
+        state.apply(&Fact::Admitted { run: run(), claim: Claim { slot: "s".into(), worktree } });
         for (fact, expected) in steps {
             state.apply(&fact);
             assert_eq!(state.run(&run()).map(|r| r.phase), expected, "{fact:?}");
             assert_eq!(state.holder(&"s".into()).is_some(), expected.is_some(), "{fact:?}");
+            assert_eq!(state.worker_in(&"/w".into()).is_some(), expected.is_some(), "{fact:?}");
         }
         assert_eq!(state, State::default());
     }

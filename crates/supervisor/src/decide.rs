@@ -7,9 +7,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::effect::Effect;
-use crate::event::{Ending, Event, Stop};
+use crate::event::{Claim, Ending, Event, Stop, Unenforceable};
 use crate::fact::Fact;
-use crate::state::{Leader, Phase, RunId, Slot, State};
+use crate::state::{Leader, Phase, RunId, State};
 
 /// What follows from an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,26 @@ pub enum Refusal {
         /// Who holds it.
         by: RunId,
     },
+    /// The slot is not free, and will not be before somebody looks: what is left of this run could
+    /// not be ended, or cannot be accounted for.
+    StuckSurvivors {
+        /// Whose.
+        of: RunId,
+    },
+    /// The worktree is not free: this run works in it.
+    WorktreeInUse {
+        /// Who works in it.
+        by: RunId,
+    },
+    /// The id belongs to another run.
+    IdTaken,
+    /// A limit that was asked for would not bind.
+    LimitNotEnforceable(Unenforceable),
+    /// The host holds as many runs as it can.
+    HostFull {
+        /// So many.
+        room: usize,
+    },
     /// The daemon is leaving.
     ShuttingDown,
     /// No such run holds a slot: it is over with proof, or was never admitted.
@@ -47,17 +67,18 @@ pub enum Refusal {
 /// Decides what follows from an event. Changes nothing.
 pub fn decide(state: &State, event: &Event) -> Decision {
     match event {
-        Event::RunRequested { run, slot } => admit(state, run, slot),
+        Event::RunRequested { run, claim, unenforceable } => {
+            admit(state, run, claim, unenforceable.as_ref())
+        }
+        Event::Found { run, claim } => found(state, run, claim),
         Event::StopRequested { run, stop } => request_stop(state, run, *stop),
         Event::Started(run) => started(state, run),
         Event::Stopping(run) => stopping(state, run),
         Event::Exited(run) => exited(state, run),
         Event::Stuck(run) => stuck(state, run),
         Event::Ended { run, ending } => ended(state, run, *ending),
-        Event::ShutdownRequested if state.is_shutting_down() => Decision::AlreadySo,
-        Event::ShutdownRequested => {
-            Decision::Do { facts: vec![Fact::ShuttingDown], effects: vec![Effect::Leave] }
-        }
+        Event::ShutdownRequested { stop } => shut_down(state, *stop),
+        Event::LeaveRequested => Decision::Do { facts: vec![], effects: vec![Effect::Leave] },
     }
 }
 
@@ -65,16 +86,91 @@ fn fact(fact: Fact) -> Decision {
     Decision::Do { facts: vec![fact], effects: vec![] }
 }
 
-fn admit(state: &State, run: &RunId, slot: &Slot) -> Decision {
-    match state.holder(slot) {
-        Some(holder) if holder == run => Decision::AlreadySo,
-        Some(holder) => Decision::Refused(Refusal::SlotTaken { by: holder.clone() }),
-        None if state.is_shutting_down() => Decision::Refused(Refusal::ShuttingDown),
+fn admit(
+    state: &State,
+    run: &RunId,
+    claim: &Claim,
+    unenforceable: Option<&Unenforceable>,
+) -> Decision {
+    if let Some(known) = state.run(run) {
+        return if known.claim == *claim {
+            Decision::AlreadySo
+        } else {
+            Decision::Refused(Refusal::IdTaken)
+        };
+    }
+    match why_not(state, claim, unenforceable) {
+        Some(refusal) => Decision::Refused(refusal),
         None => Decision::Do {
-            facts: vec![Fact::Admitted { run: run.clone(), slot: slot.clone() }],
+            facts: vec![Fact::Admitted { run: run.clone(), claim: claim.clone() }],
             effects: vec![Effect::Start(run.clone())],
         },
     }
+}
+
+/// What lives has its place, whatever else is against it: no room, a daemon that leaves.
+fn found(state: &State, run: &RunId, claim: &Claim) -> Decision {
+    if state.run(run).is_some() {
+        return Decision::AlreadySo;
+    }
+    if let Some(holder) = state.holder(&claim.slot) {
+        return Decision::Refused(taken(state, holder));
+    }
+    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.worker_in(w)) {
+        return Decision::Refused(Refusal::WorktreeInUse { by: worker.clone() });
+    }
+    Decision::Do {
+        facts: vec![Fact::Admitted { run: run.clone(), claim: claim.clone() }],
+        effects: vec![Effect::Adopt(run.clone())],
+    }
+}
+
+/// The first reason against a new run, if there is one. Who holds the slot comes first: that is
+/// what the caller can act on.
+fn why_not(state: &State, claim: &Claim, unenforceable: Option<&Unenforceable>) -> Option<Refusal> {
+    if let Some(holder) = state.holder(&claim.slot) {
+        return Some(taken(state, holder));
+    }
+    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.worker_in(w)) {
+        return Some(Refusal::WorktreeInUse { by: worker.clone() });
+    }
+    if state.is_shutting_down() {
+        return Some(Refusal::ShuttingDown);
+    }
+    if let Some(limit) = unenforceable {
+        return Some(Refusal::LimitNotEnforceable(limit.clone()));
+    }
+    state.is_full().then_some(Refusal::HostFull { room: state.room })
+}
+
+fn taken(state: &State, holder: &RunId) -> Refusal {
+    match state.run(holder).map(|known| known.phase) {
+        Some(Phase::Stuck | Phase::Lost) => Refusal::StuckSurvivors { of: holder.clone() },
+        Some(Phase::Starting { .. } | Phase::Running { .. } | Phase::Stopping { .. }) | None => {
+            Refusal::SlotTaken { by: holder.clone() }
+        }
+    }
+}
+
+/// Nobody new; those that live are stopped together, if that is wanted.
+fn shut_down(state: &State, stop: Option<Stop>) -> Decision {
+    let mut facts = vec![];
+    let mut effects = vec![];
+    if !state.is_shutting_down() {
+        facts.push(Fact::ShuttingDown);
+    }
+    for (run, _) in state.runs() {
+        if let Some(stop) = stop
+            && let Decision::Do { facts: more, effects: asked } = request_stop(state, run, stop)
+        {
+            facts.extend(more);
+            effects.extend(asked);
+        }
+    }
+    if facts.is_empty() && effects.is_empty() {
+        return Decision::AlreadySo;
+    }
+    Decision::Do { facts, effects }
 }
 
 fn request_stop(state: &State, run: &RunId, stop: Stop) -> Decision {
@@ -204,11 +300,19 @@ mod tests {
     /// A state with one run of slot `s`, brought about by facts as it would be on replay.
     fn after(facts: &[Fact]) -> State {
         let mut state = State::default();
-        state.apply(&Fact::Admitted { run: run(), slot: "s".into() });
+        state.apply(&Fact::Admitted { run: run(), claim: claim("s", None) });
         for fact in facts {
             state.apply(fact);
         }
         state
+    }
+
+    fn claim(slot: &str, worktree: Option<&str>) -> Claim {
+        Claim { slot: slot.into(), worktree: worktree.map(Into::into) }
+    }
+
+    fn request(run: &str, claim: Claim) -> Event {
+        Event::RunRequested { run: run.into(), claim, unenforceable: None }
     }
 
     fn stop_fact(stop: Stop) -> Fact {
@@ -231,19 +335,20 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_only_after_proof_or_if_nothing_ever_started() {
-        let ask = |state: &State| {
-            let event = Event::RunRequested { run: "r2".into(), slot: "s".into() };
-            decide(state, &event)
-        };
-        let taken = Decision::Refused(Refusal::SlotTaken { by: run() });
+        let ask = |state: &State| decide(state, &request("r2", claim("s", None)));
         for (name, mut state) in phases() {
+            let taken = Decision::Refused(match name {
+                "stuck" | "lost" => Refusal::StuckSurvivors { of: run() },
+                _ => Refusal::SlotTaken { by: run() },
+            });
             assert_eq!(ask(&state), taken, "{name}");
             for (ending, frees) in
                 [(Ending::Lost, false), (Ending::NeverStarted, true), (Ending::Dead, true)]
             {
                 let mut state = state.clone();
                 state.apply(&Fact::Ended { run: run(), ending });
-                assert_eq!(ask(&state) != taken, frees, "{name}, {ending:?}");
+                let admitted = matches!(ask(&state), Decision::Do { .. });
+                assert_eq!(admitted, frees, "{name}, {ending:?}");
             }
             state.apply(&Fact::ShuttingDown);
             assert_eq!(ask(&state), taken, "{name}");
@@ -252,17 +357,101 @@ mod tests {
 
     #[test]
     fn a_start_is_admitted_once_and_not_while_shutting_down() {
-        let event = Event::RunRequested { run: run(), slot: "s".into() };
+        let event = request(R, claim("s", None));
         let admitted = Decision::Do {
-            facts: vec![Fact::Admitted { run: run(), slot: "s".into() }],
+            facts: vec![Fact::Admitted { run: run(), claim: claim("s", None) }],
             effects: vec![Effect::Start(run())],
         };
         let mut state = State::default();
         assert_eq!(decide(&state, &event), admitted);
-        assert_eq!(decide(&after(&[]), &event), Decision::AlreadySo);
+        for (name, state) in phases() {
+            assert_eq!(decide(&state, &event), Decision::AlreadySo, "{name}");
+            let other = request(R, claim("t", None));
+            assert_eq!(decide(&state, &other), Decision::Refused(Refusal::IdTaken), "{name}");
+        }
         state.apply(&Fact::ShuttingDown);
         assert_eq!(decide(&state, &event), Decision::Refused(Refusal::ShuttingDown));
-        assert_eq!(decide(&state, &Event::ShutdownRequested), Decision::AlreadySo);
+        let again = Event::ShutdownRequested { stop: Some(ASK) };
+        assert_eq!(decide(&state, &again), Decision::AlreadySo);
+    }
+
+    #[test]
+    fn every_reason_against_a_start_has_its_name() {
+        let mut state = State::with_room_for(1);
+        let unenforceable =
+            Some(Unenforceable { limit: "max_turns".into(), because: "no format".into() });
+        let limited = Event::RunRequested {
+            run: "r2".into(),
+            claim: claim("t", None),
+            unenforceable: unenforceable.clone(),
+        };
+        let refused = |state: &State, event: &Event| match decide(state, event) {
+            Decision::Refused(refusal) => Some(refusal),
+            Decision::Do { .. } | Decision::AlreadySo => None,
+        };
+        let expected = unenforceable.map(Refusal::LimitNotEnforceable);
+        assert_eq!(refused(&state, &limited), expected);
+        state.apply(&Fact::Admitted { run: run(), claim: claim("s", Some("/w")) });
+        let elsewhere = request("r2", claim("t", Some("/w")));
+        let expected = Some(Refusal::WorktreeInUse { by: run() });
+        assert_eq!(refused(&state, &elsewhere), expected);
+        let full = request("r2", claim("t", Some("/w2")));
+        assert_eq!(refused(&state, &full), Some(Refusal::HostFull { room: 1 }));
+        state.apply(&Fact::Ended { run: run(), ending: Ending::Dead });
+        assert_eq!(refused(&state, &elsewhere), None);
+    }
+
+    #[test]
+    fn a_run_that_was_found_is_looked_at_and_never_started() {
+        let mut state = State::with_room_for(0);
+        let event = Event::Found { run: run(), claim: claim("s", None) };
+        let expected = Decision::Do {
+            facts: vec![Fact::Admitted { run: run(), claim: claim("s", None) }],
+            effects: vec![Effect::Adopt(run())],
+        };
+        assert_eq!(decide(&state, &event), expected);
+        state.apply(&Fact::Admitted { run: run(), claim: claim("s", None) });
+        assert_eq!(decide(&state, &event), Decision::AlreadySo);
+        let other = Event::Found { run: "r2".into(), claim: claim("s", None) };
+        assert_eq!(decide(&state, &other), Decision::Refused(Refusal::SlotTaken { by: run() }));
+    }
+
+    #[test]
+    fn a_shutdown_stops_every_run_that_lives_or_none() {
+        let mut state = after(&[Fact::Started(run())]);
+        state.apply(&Fact::Admitted { run: "r2".into(), claim: claim("t", None) });
+        let leave_them = Event::ShutdownRequested { stop: None };
+        assert_eq!(decide(&state, &leave_them), fact(Fact::ShuttingDown));
+        let expected = Decision::Do {
+            facts: vec![
+                Fact::ShuttingDown,
+                stop_fact(ASK),
+                Fact::Stopping { run: "r2".into(), stop: ASK },
+            ],
+            effects: vec![Effect::Stop { run: run(), stop: ASK }],
+        };
+        assert_eq!(decide(&state, &Event::ShutdownRequested { stop: Some(ASK) }), expected);
+    }
+
+    #[test]
+    fn facts_that_were_not_taken_are_undone() {
+        for (name, state) in phases() {
+            let facts = [
+                Fact::Admitted { run: "r2".into(), claim: claim("t", Some("/w")) },
+                stop_fact(ASK),
+                Fact::ShuttingDown,
+                Fact::Ended { run: run(), ending: Ending::Dead },
+            ];
+            let mut changed = state.clone();
+            let mut befores = vec![];
+            for fact in &facts {
+                befores.push(changed.before(fact.run().unwrap_or(&run())));
+                changed.apply(fact);
+            }
+            assert_ne!(changed, state, "{name}");
+            befores.into_iter().rev().for_each(|before| changed.undo(before));
+            assert_eq!(changed, state, "{name}");
+        }
     }
 
     #[test]

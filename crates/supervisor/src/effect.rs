@@ -9,6 +9,8 @@ use crate::state::RunId;
 pub enum Effect {
     /// Start the run that was admitted.
     Start(RunId),
+    /// Look at a run that was started by somebody else, and stay with it.
+    Adopt(RunId),
     /// Have a run ended by its keeper.
     Stop {
         /// Which.

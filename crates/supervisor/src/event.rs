@@ -1,16 +1,28 @@
 //! Everything that can happen to us. Owns the closed list; says nothing of what follows from it.
 
-use crate::state::{RunId, Slot};
+use alloc::boxed::Box;
+
+use crate::state::{RunId, Slot, Worktree};
 
 /// Something that happened: somebody asked for something, or something was observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Somebody wants a run in a slot.
     RunRequested {
-        /// The id it would have.
+        /// The id it would have. A request told again has the same one.
         run: RunId,
-        /// Where.
-        slot: Slot,
+        /// What it would hold.
+        claim: Claim,
+        /// A limit that was asked for and that nobody could enforce.
+        unenforceable: Option<Unenforceable>,
+    },
+    /// A run was found that nobody here knows of: what was known of it has been lost. It is not to
+    /// be started, but to be looked at.
+    Found {
+        /// Which.
+        run: RunId,
+        /// What it holds from now on.
+        claim: Claim,
     },
     /// A run's program is running, or was found running.
     Started(RunId),
@@ -34,8 +46,32 @@ pub enum Event {
         /// What is known.
         ending: Ending,
     },
-    /// The daemon is to leave. Runs go on without it.
-    ShutdownRequested,
+    /// No run is to be admitted any more; those that live are stopped if that is said, and go on
+    /// otherwise.
+    ShutdownRequested {
+        /// How every run is to be ended.
+        stop: Option<Stop>,
+    },
+    /// The daemon is to leave. What lives goes on without it.
+    LeaveRequested,
+}
+
+/// What a run holds for as long as it is not proven dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The slot.
+    pub slot: Slot,
+    /// A directory nobody else may work in.
+    pub worktree: Option<Worktree>,
+}
+
+/// A limit that nobody could enforce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unenforceable {
+    /// Its name.
+    pub limit: Box<str>,
+    /// Why it would not bind.
+    pub because: Box<str>,
 }
 
 /// How a run is to be ended.

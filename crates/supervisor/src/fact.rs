@@ -1,17 +1,17 @@
 //! Everything that changes state and must survive a crash. Owns the closed list and nothing else.
 
-use crate::event::{Ending, Stop};
-use crate::state::{RunId, Slot};
+use crate::event::{Claim, Ending, Stop};
+use crate::state::RunId;
 
 /// Something held true from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// A run has a slot.
+    /// A run has a slot, and a worktree if it wanted one.
     Admitted {
         /// Which run.
         run: RunId,
-        /// Which slot.
-        slot: Slot,
+        /// What it holds.
+        claim: Claim,
     },
     /// Its program runs.
     Started(RunId),

@@ -21,6 +21,6 @@ mod state;
 
 pub use decide::{Decision, Refusal, decide};
 pub use effect::Effect;
-pub use event::{Ending, Event, Stop};
+pub use event::{Claim, Ending, Event, Stop, Unenforceable};
 pub use fact::Fact;
-pub use state::{Leader, Phase, Run, RunId, Slot, State};
+pub use state::{Before, Leader, Phase, Run, RunId, Slot, State, Worktree};

@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::fmt;
 
-use crate::event::Stop;
+use crate::event::{Claim, Stop};
 
 /// A run's id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,20 +25,36 @@ pub struct RunId(Box<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(Box<str>);
 
+/// A directory that at most one run works in, by the one name it has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Worktree(Box<str>);
+
 /// All that is believed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub(crate) runs: BTreeMap<RunId, Run>,
     /// Who holds each slot that is taken.
     pub(crate) slots: BTreeMap<Slot, RunId>,
+    /// Who works in each worktree that is in use.
+    pub(crate) worktrees: BTreeMap<Worktree, RunId>,
     pub(crate) shutting_down: bool,
+    /// How many runs the host can hold.
+    pub(crate) room: usize,
+}
+
+/// What was believed of one run before facts about it, to go back to if they are not taken.
+#[derive(Clone, Debug)]
+pub struct Before {
+    run: RunId,
+    known: Option<Run>,
+    shutting_down: bool,
 }
 
 /// A run that is not known to be over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The slot it holds.
-    pub slot: Slot,
+    /// What it holds.
+    pub claim: Claim,
     /// Where it stands.
     pub phase: Phase,
 }
@@ -78,28 +94,65 @@ pub enum Leader {
     Exited,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self::with_room_for(usize::MAX)
+    }
+}
+
 impl State {
+    /// Nothing believed yet, on a host that can hold so many runs.
+    #[must_use]
+    pub fn with_room_for(room: usize) -> Self {
+        Self {
+            runs: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            worktrees: BTreeMap::new(),
+            shutting_down: false,
+            room,
+        }
+    }
+
     /// The run of this id, unless it is over with proof or was never admitted.
     #[must_use]
     pub fn run(&self, run: &RunId) -> Option<&Run> {
         self.runs.get(run)
     }
 
-    /// A state with nothing but this run: enough to learn what facts about it would make of it.
+    /// What is believed of a run now, before facts about it are applied that the store may not
+    /// take.
     #[must_use]
-    pub fn only(&self, run: &RunId) -> Self {
-        let mut only = Self { shutting_down: self.shutting_down, ..Self::default() };
-        if let Some(known) = self.runs.get(run) {
-            only.slots.insert(known.slot.clone(), run.clone());
-            only.runs.insert(run.clone(), known.clone());
+    pub fn before(&self, run: &RunId) -> Before {
+        let known = self.runs.get(run).cloned();
+        Before { run: run.clone(), known, shutting_down: self.shutting_down }
+    }
+
+    /// Goes back to what was believed: the facts applied since were not taken. Several are undone
+    /// in the reverse of their order.
+    pub fn undo(&mut self, before: Before) {
+        self.forget(&before.run);
+        self.shutting_down = before.shutting_down;
+        if let Some(known) = before.known {
+            self.hold(&before.run, known);
         }
-        only
     }
 
     /// Who holds a slot.
     #[must_use]
     pub fn holder(&self, slot: &Slot) -> Option<&RunId> {
         self.slots.get(slot)
+    }
+
+    /// Who works in a worktree.
+    #[must_use]
+    pub fn worker_in(&self, worktree: &Worktree) -> Option<&RunId> {
+        self.worktrees.get(worktree)
+    }
+
+    /// True if the host cannot hold one more run.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.runs.len() >= self.room
     }
 
     /// Every run that holds a slot.
@@ -145,6 +198,26 @@ impl Slot {
 impl From<&str> for Slot {
     fn from(name: &str) -> Self {
         Self(name.into())
+    }
+}
+
+impl Worktree {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Worktree {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl fmt::Display for Worktree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
