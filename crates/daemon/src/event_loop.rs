@@ -1,24 +1,30 @@
-//! The one loop: decide, commit, apply, perform. One event at a time.
+//! The one loop: decide, commit, apply, perform. Events that came together become durable together.
 //!
 //! Owns: the state, and the order in which things become true. A fact that the store did not take
 //! is not believed, and its effects are not performed: whoever told the event is told why, and may
 //! tell it again.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
 
 use kennel_process::Spec;
-use kennel_supervisor::{Decision, Event, Fact, Refusal, RunId, State, decide};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use kennel_supervisor::{Before, Decision, Effect, Event, Refusal, State, decide};
+use tokio::sync::{mpsc, oneshot};
 
+use crate::feed::Feed;
+use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::perform::Performer;
-use crate::store::format::{Detail, state_word};
-use crate::store::{Commit, Store, StoreError};
+use crate::store::format::{self, Detail};
+use crate::store::kept::{KeptRun, Standing};
+use crate::store::{Entry, Line, Store, StoreError};
 use crate::time::Time;
 
 /// Events that may wait: one per run that has something to say, and one per request.
 const EVENT_QUEUE: usize = 1024;
-/// Changes a slow waiter may miss before it has to look at the store again.
-const CHANGE_QUEUE: usize = 1024;
+/// Events that are committed together at most: more would only make the first one wait.
+const BATCH: usize = 256;
 
 /// An event, what is to be kept beside it, and who wants to know what came of it.
 #[derive(Debug)]
@@ -27,7 +33,7 @@ pub(crate) struct Input {
     detail: Detail,
     /// What to start, if the event asks for a run. Never stored: it holds the environment.
     spec: Option<Box<Spec>>,
-    reply: oneshot::Sender<Result<Outcome, StoreError>>,
+    reply: oneshot::Sender<Result<Outcome, Arc<StoreError>>>,
 }
 
 /// What came of an event.
@@ -42,26 +48,24 @@ pub(crate) enum Outcome {
 
 /// The way into the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Inbox {
-    events: mpsc::Sender<Input>,
-    changes: broadcast::Sender<RunId>,
-}
+pub(crate) struct Inbox(mpsc::Sender<Input>);
 
 /// The loop's own end of it.
-pub(crate) struct Loop {
-    events: mpsc::Receiver<Input>,
-    changes: broadcast::Sender<RunId>,
-}
+pub(crate) struct Outbox(mpsc::Receiver<Input>);
 
-pub(crate) fn inbox() -> (Inbox, Loop) {
+pub(crate) fn inbox() -> (Inbox, Outbox) {
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
-    let (changes, _) = broadcast::channel(CHANGE_QUEUE);
-    (Inbox { events: sender, changes: changes.clone() }, Loop { events, changes })
+    (Inbox(sender), Outbox(events))
 }
 
 impl Inbox {
     /// Tells an event and waits until it is decided and durable.
-    pub(crate) async fn tell(
+    pub(crate) async fn tell(&self, event: Event, detail: Detail) -> Result<Outcome, TellError> {
+        self.tell_with(event, detail, None).await
+    }
+
+    /// Like [`tell`](Self::tell), with what is to be started if it is admitted.
+    pub(crate) async fn tell_with(
         &self,
         event: Event,
         detail: Detail,
@@ -69,73 +73,146 @@ impl Inbox {
     ) -> Result<Outcome, TellError> {
         let (reply, outcome) = oneshot::channel();
         let input = Input { event, detail, spec, reply };
-        self.events.send(input).await.map_err(|_| TellError::Leaving)?;
+        self.0.send(input).await.map_err(|_| TellError::Leaving)?;
         outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
     }
-
-    /// Like [`tell`](Self::tell), from a thread outside the runtime.
-    pub(crate) fn tell_blocking(&self, event: Event, detail: Detail) -> Result<Outcome, TellError> {
-        let (reply, outcome) = oneshot::channel();
-        let input = Input { event, detail, spec: None, reply };
-        self.events.blocking_send(input).map_err(|_| TellError::Leaving)?;
-        outcome.blocking_recv().map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
-    }
-
-    /// Every change from here on, by the run it is about.
-    pub(crate) fn changes(&self) -> broadcast::Receiver<RunId> {
-        self.changes.subscribe()
-    }
 }
 
-/// Runs until the daemon is to leave.
-pub(crate) async fn run(mut state: State, store: Store, performer: Performer, mut ends: Loop) {
-    while let Some(Input { event, detail, mut spec, reply }) = ends.events.recv().await {
-        let outcome = match decide(&state, &event) {
-            Decision::AlreadySo => Ok(Outcome::AlreadySo),
-            Decision::Refused(refusal) => Ok(Outcome::Refused(refusal)),
+/// The loop.
+pub(crate) struct EventLoop {
+    pub(crate) state: State,
+    pub(crate) store: Store,
+    pub(crate) live: Live,
+    pub(crate) feed: Feed,
+    pub(crate) metrics: Metrics,
+    pub(crate) performer: Performer,
+}
+
+/// Events that were decided on and are not yet durable.
+#[derive(Default)]
+struct Batch {
+    decided: Vec<(Input, Outcome, Vec<Effect>)>,
+    entries: Vec<Entry>,
+    /// What to go back to if the store does not take them.
+    befores: Vec<Before>,
+}
+
+impl EventLoop {
+    /// Runs until nobody can tell anything any more.
+    pub(crate) async fn run(mut self, Outbox(mut events): Outbox) {
+        let mut inputs = Vec::with_capacity(BATCH);
+        while events.recv_many(&mut inputs, BATCH).await > 0 {
+            let alone = inputs.len() == 1;
+            let Err((decided, e)) = self.take(inputs.drain(..)).await else { continue };
+            if alone {
+                refuse(decided, &e);
+                continue;
+            }
+            // One that cannot be written must not take the others with it.
+            for input in decided {
+                if let Err((decided, e)) = self.take(std::iter::once(input)).await {
+                    refuse(decided, &e);
+                }
+            }
+        }
+    }
+
+    /// Decides on events in their order, makes what follows durable, then performs it. If the store
+    /// does not take it, nothing has changed and the events come back.
+    async fn take(
+        &mut self,
+        inputs: impl Iterator<Item = Input>,
+    ) -> Result<(), (Vec<Input>, Arc<StoreError>)> {
+        let mut batch = Batch::default();
+        for input in inputs {
+            self.decide(input, &mut batch);
+        }
+        let Batch { decided, entries, befores } = batch;
+        if !entries.is_empty() {
+            let begun = Instant::now();
+            match self.store.commit(entries.clone()).await {
+                Ok(first) => self.publish(first, entries),
+                Err(e) => {
+                    befores.into_iter().rev().for_each(|before| self.state.undo(before));
+                    let inputs = decided.into_iter().map(|(input, ..)| input).collect();
+                    return Err((inputs, Arc::new(e)));
+                }
+            }
+            self.metrics.commit_took(begun.elapsed());
+        }
+        for (mut input, outcome, effects) in decided {
+            for effect in effects {
+                self.performer.perform(effect, &mut input.spec);
+            }
+            // Whoever asked may have left.
+            let _ = input.reply.send(Ok(outcome));
+        }
+        Ok(())
+    }
+
+    /// Decides on one event as if all before it were durable already. Nobody hears of it, and
+    /// nothing is done, before they are.
+    fn decide(&mut self, input: Input, batch: &mut Batch) {
+        let (outcome, effects) = match decide(&self.state, &input.event) {
+            Decision::AlreadySo => (Outcome::AlreadySo, Vec::new()),
+            Decision::Refused(refusal) => (Outcome::Refused(refusal), Vec::new()),
             Decision::Do { facts, effects } => {
-                let committed = commit(&state, &store, &facts, detail).await;
-                committed.map(|()| {
-                    for fact in &facts {
-                        state.apply(fact);
-                        // Nobody may be waiting, and that is fine.
-                        fact.run().map(|run| ends.changes.send(run.clone()));
-                    }
-                    for effect in effects {
-                        performer.perform(effect, &mut spec);
-                    }
-                    Outcome::Done
-                })
+                let at = Time::now();
+                for fact in facts {
+                    let run = fact.run().cloned().unwrap_or_else(|| "".into());
+                    batch.befores.push(self.state.before(&run));
+                    self.state.apply(&fact);
+                    let state = Standing::of(self.state.run(&run).map(|known| known.phase));
+                    batch.entries.push(Entry { fact, detail: input.detail.clone(), state, at });
+                }
+                (Outcome::Done, effects)
             }
         };
-        if let Err(e) = &outcome {
-            tracing::error!("{e}; not done: {event:?}");
+        batch.decided.push((input, outcome, effects));
+    }
+
+    /// What is durable is shown: to those who ask, to those who wait, to those who follow.
+    fn publish(&self, first: u64, entries: Vec<Entry>) {
+        let mut lines = Vec::with_capacity(entries.len());
+        for (n, entry) in entries.into_iter().enumerate() {
+            let run = self.changed(&entry);
+            let fact = Arc::new(format::Fact::from(&entry.fact));
+            let detail = match entry.detail {
+                Detail::Request(_) => Detail::Nothing,
+                other => other,
+            };
+            lines.push(Line {
+                seq: first + n as u64,
+                at: entry.at,
+                run: run.as_ref().map(|run| run.id.clone()),
+                slot: run.as_ref().map(|run| run.slot.clone()),
+                fact,
+                detail: Arc::new(detail),
+            });
+            if let Some(run) = run {
+                self.metrics.changed(&run, &lines[n]);
+                self.live.put(run);
+            }
         }
-        let _ = reply.send(outcome);
-        if state.is_shutting_down() {
-            return;
+        self.feed.append(lines);
+    }
+
+    fn changed(&self, entry: &Entry) -> Option<KeptRun> {
+        let run = entry.fact.run()?;
+        match (&entry.fact, &entry.detail) {
+            (kennel_supervisor::Fact::Admitted { claim, .. }, Detail::Request(request)) => {
+                Some(KeptRun::admitted(run, claim, request.clone()))
+            }
+            _ => Some(self.live.get(run.as_str())?.after(entry.state, &entry.detail)),
         }
     }
 }
 
-async fn commit(
-    state: &State,
-    store: &Store,
-    facts: &[Fact],
-    detail: Detail,
-) -> Result<(), StoreError> {
-    if facts.is_empty() {
-        return Ok(());
+fn refuse(inputs: Vec<Input>, error: &Arc<StoreError>) {
+    for input in inputs {
+        tracing::error!("{error}; not done: {:?}", input.event);
+        let _ = input.reply.send(Err(error.clone()));
     }
-    // What the facts will make of their run is asked of the same code that will make it so.
-    let run = facts.iter().find_map(Fact::run);
-    let phase = run.and_then(|run| {
-        let mut after = state.only(run);
-        facts.iter().for_each(|fact| after.apply(fact));
-        after.run(run).map(|known| known.phase)
-    });
-    let at_ms = Time::now().0;
-    store.commit(Commit { facts: facts.to_vec(), detail, state: state_word(phase), at_ms }).await
 }
 
 /// Why an event was not taken.
@@ -144,7 +221,7 @@ pub(crate) enum TellError {
     /// The daemon is leaving. The event will be found again by the next one.
     Leaving,
     /// The store did not take its facts. Nothing has changed; it can be told again.
-    Store(StoreError),
+    Store(Arc<StoreError>),
 }
 
 impl fmt::Display for TellError {

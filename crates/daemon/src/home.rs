@@ -72,6 +72,21 @@ impl Home {
         self.state.join("daemon.log")
     }
 
+    /// The directory of everything.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// What whoever asks over TCP has to show.
+    pub(crate) fn token(&self) -> PathBuf {
+        self.state.join("token")
+    }
+
+    pub(crate) fn runs(&self) -> PathBuf {
+        self.state.join("runs")
+    }
+
     pub(crate) fn store(&self) -> PathBuf {
         self.state.join("kennel.db")
     }
@@ -89,12 +104,10 @@ impl Home {
         Ok(())
     }
 
-    /// Makes the directory of a run that is about to be admitted, and makes that durable: an
-    /// intent in the store whose directory is missing could not be told from one that was deleted.
+    /// Makes the directory of a run that is about to be admitted. Not made durable: if it is lost,
+    /// the machine was started anew, and the intent says when it was made.
     pub(crate) fn make_run_dir(&self, run: &str) -> io::Result<()> {
-        let dir = self.run_dir(run);
-        DirBuilder::new().mode(0o700).create(&dir)?;
-        File::open(self.state.join("runs"))?.sync_all()
+        DirBuilder::new().mode(0o700).create(self.run_dir(run))
     }
 
     /// Takes the home for this process, for as long as the returned file is open.

@@ -13,9 +13,14 @@
 
 mod api;
 mod event_loop;
+mod feed;
+mod found;
 mod home;
+mod live;
+mod metrics;
 mod observe;
 mod perform;
+mod retain;
 mod serve;
 mod store;
 mod text;
@@ -23,7 +28,8 @@ mod time;
 
 pub use api::wire;
 pub use home::{Home, HomeError};
-pub use serve::{ServeError, serve};
+pub use serve::{Options, ServeError, openapi, serve};
 pub use store::StoreError;
+pub use store::retention::Keep;
 pub use text::Text;
 pub use time::Time;

@@ -1,4 +1,4 @@
-//! What keepers say becomes events: one thread per run, from its start or its adoption to its end.
+//! What keepers say becomes events: one task per run, from its start or its adoption to its end.
 //!
 //! ```text
 //! start -----> watch the keeper ---- ended ----> kept, acknowledged, over
@@ -14,36 +14,58 @@
 //! Owns: the only place where a proof becomes a death. Never infers one from a closed connection,
 //! a missing file or a time-out. An ending is acknowledged to its keeper after it is durable here.
 
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kennel_process::{
-    Adopted, Cause, Connection, End, Event as Told, ExitStatus, Liveness, Orphan, Process, Spec,
-    StartError, State as KeeperState, Status, Survivor, Swept, Told as Heard, Verdict, adopt,
+    Adopted, Cause, Connection, ConnectionError, End, Event as Told, Hurry, Liveness, Orphan,
+    Process, Spec, StartError, State as KeeperState, Status, Survivor, Swept, Told as Heard,
+    Verdict, adopt, ended_by_reboot,
 };
-use kennel_supervisor::{Ending, Event, RunId};
+use kennel_supervisor::{Ending, Event, RunId, Stop};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::event_loop::{Inbox, TellError};
 use crate::home::Home;
+use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::store::format::{Detail, Ended, Stuck};
 use crate::time::Time;
 
-/// Enough for a connection's buffers; a thousand runs are a thousand threads.
-pub(crate) const RUN_STACK_BYTES: usize = 512 << 10;
-/// How long one wait for a keeper lasts. Nothing happens when it is over but another one.
-const WATCH_WAIT: Duration = Duration::from_secs(3600);
-/// Pause before a run that cannot be looked at is looked at again; doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest such pause.
+/// Starts under way at once: more would only make all of them slower.
+const STARTS_AT_ONCE: usize = 16;
+/// Runs looked at at once after a restart.
+const LOOKS_AT_ONCE: usize = 32;
+/// Enough for the kill protocol; a sweep waits out graces and has a thread of its own.
+const SWEEP_STACK_BYTES: usize = 512 << 10;
+/// Pause before a run that cannot be looked at is looked at again, or before the store is offered a
+/// fact again; doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause before a run is looked at again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause before the store is offered a fact again: space may be back any moment.
+const LONGEST_STORE_PAUSE: Duration = Duration::from_secs(2);
+/// What a keeper may say in one go before others get their turn.
+const HEARD_AT_ONCE: usize = 64;
 
 /// Observes runs and tells the loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
     pub(crate) home: Home,
     pub(crate) inbox: Inbox,
+    pub(crate) live: Live,
+    pub(crate) metrics: Metrics,
+    starts: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
+    /// How soon runs are to end whose keepers could not be told.
+    hurries: Arc<Mutex<BTreeMap<RunId, Hurry>>>,
 }
 
-/// What a run's thread does next.
+/// What a run's task does next.
 enum Next {
     Watch(Connection),
     LookAgain,
@@ -54,12 +76,26 @@ enum Next {
 struct Leaving;
 
 impl Observer {
+    pub(crate) fn new(home: Home, inbox: Inbox, live: Live, metrics: Metrics) -> Self {
+        let starts = Arc::new(Semaphore::new(STARTS_AT_ONCE));
+        let looks = Arc::new(Semaphore::new(LOOKS_AT_ONCE));
+        Self { home, inbox, live, metrics, starts, looks, hurries: Arc::default() }
+    }
+
     /// Starts a run that was admitted, and stays with it.
-    pub(crate) fn start_and_watch(&self, run: &RunId, spec: &Spec) {
-        let first = match kennel_process::start(spec, &self.home.run_dir(run.as_str())) {
+    pub(crate) async fn start_and_watch(&self, run: &RunId, spec: Box<Spec>) {
+        let dir = self.home.run_dir(run.as_str());
+        let started = {
+            // Never closed.
+            let _turn = self.starts.acquire().await;
+            let start = tokio::task::spawn_blocking(move || kennel_process::start(&spec, &dir));
+            let Ok(started) = start.await else { return };
+            started
+        };
+        let (next, leader) = match started {
             Ok(started) => {
-                let detail = Detail::Started(Box::new(started.started));
-                if self.tell(Event::Started(run.clone()), &detail).is_err() {
+                let detail = Detail::Started(Arc::new(started.started));
+                if self.tell(Event::Started(run.clone()), &detail).await.is_err() {
                     return;
                 }
                 (Next::Watch(started.connection), Some(started.leader))
@@ -69,8 +105,9 @@ impl Observer {
                     message: failure.to_string(),
                     failure: Some(failure),
                     at_ms: Time::now().0,
+                    interrupted: false,
                 };
-                let _ = self.tell_end(run, Ending::NeverStarted, ended);
+                let _ = self.tell_end(run, Ending::NeverStarted, ended).await;
                 return;
             }
             Err(
@@ -78,76 +115,105 @@ impl Observer {
                 | StartError::TooLarge(_)
                 | StartError::Directory(_)
                 | StartError::Launch(_)),
-            ) => return self.not_started(run, &e.to_string()),
+            ) => return self.not_started(run, &e.to_string()).await,
             // Whether it runs is not known from here: its directory knows.
             Err(StartError::KeeperDied | StartError::NoAnswer | _) => (Next::LookAgain, None),
         };
-        let (next, leader) = first;
-        let _ = Attending { observer: self, run, leader }.attend(next);
+        let _ = Attending { observer: self, run, leader }.attend(next).await;
+        self.forget_hurry(run);
     }
 
     /// Takes a run of an earlier daemon back, and stays with it.
-    pub(crate) fn adopt_and_watch(&self, run: &RunId) {
-        let _ = Attending { observer: self, run, leader: None }.attend(Next::LookAgain);
+    pub(crate) async fn adopt_and_watch(&self, run: &RunId) {
+        let _ = Attending { observer: self, run, leader: None }.attend(Next::LookAgain).await;
+        self.forget_hurry(run);
     }
 
     /// Nothing of this run was ever started.
-    pub(crate) fn not_started(&self, run: &RunId, why: &str) {
+    pub(crate) async fn not_started(&self, run: &RunId, why: &str) {
+        let _ = self.tell_not_started(run, why, false).await;
+    }
+
+    async fn tell_not_started(
+        &self,
+        run: &RunId,
+        why: &str,
+        interrupted: bool,
+    ) -> Result<(), Leaving> {
         let message = why.to_owned();
-        let ended = Ended::NeverStarted { message, failure: None, at_ms: Time::now().0 };
-        let _ = self.tell_end(run, Ending::NeverStarted, ended);
+        let at_ms = Time::now().0;
+        let ended = Ended::NeverStarted { message, failure: None, at_ms, interrupted };
+        self.tell_end(run, Ending::NeverStarted, ended).await
     }
 
     /// A run cannot be looked at or asked. Its slot stays taken.
-    pub(crate) fn stuck(&self, run: &RunId, reason: String) {
-        let _ = self.tell_stuck(run, reason, Vec::new(), 0);
+    pub(crate) async fn stuck(&self, run: &RunId, reason: String) {
+        let _ = self.tell_stuck(run, reason, Vec::new(), 0).await;
+    }
+
+    /// Its keeper is gone: whoever stops what is left is to do so this soon.
+    pub(crate) fn hurry(&self, run: &RunId, stop: Stop) {
+        if self.live.get(run.as_str()).is_none() {
+            return;
+        }
+        match stop {
+            Stop::Force => self.hurry_of(run).to(Duration::ZERO),
+            Stop::Ask { grace_ms: Some(ms) } => self.hurry_of(run).to(Duration::from_millis(ms)),
+            // Its own grace, which it gets anyway.
+            Stop::Ask { grace_ms: None } => {}
+        }
+    }
+
+    fn hurry_of(&self, run: &RunId) -> Hurry {
+        let mut hurries = self.hurries.lock().unwrap_or_else(PoisonError::into_inner);
+        hurries.entry(run.clone()).or_default().clone()
+    }
+
+    fn forget_hurry(&self, run: &RunId) {
+        self.hurries.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
     /// Tells an event until the store has taken it.
-    fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
+    async fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.inbox.tell_blocking(event.clone(), detail.clone()) {
+            match self.inbox.tell(event.clone(), detail.clone()).await {
                 Ok(_) => return Ok(()),
                 Err(TellError::Leaving) => return Err(Leaving),
                 Err(TellError::Store(_)) => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_STORE_PAUSE);
                 }
             }
         }
     }
 
-    fn tell_stuck(
+    async fn tell_stuck(
         &self,
         run: &RunId,
         reason: String,
         survivors: Vec<Survivor>,
         count: u64,
     ) -> Result<(), Leaving> {
-        let detail = Detail::Stuck(Stuck { reason, survivors, count });
-        self.tell(Event::Stuck(run.clone()), &detail)
+        let detail = Detail::Stuck(Arc::new(Stuck { reason, survivors, count }));
+        self.tell(Event::Stuck(run.clone()), &detail).await
     }
 
-    fn tell_exit(&self, run: &RunId, status: ExitStatus) -> Result<(), Leaving> {
-        self.tell(Event::Exited(run.clone()), &Detail::Exited(status))
-    }
-
-    fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
-        self.tell(Event::Ended { run: run.clone(), ending }, &Detail::Ended(ended))
+    async fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
+        self.tell(Event::Ended { run: run.clone(), ending }, &Detail::Ended(Arc::new(ended))).await
     }
 
     /// The only place where a proof becomes a death.
-    fn tell_recorded_end(&self, run: &RunId, end: Box<End>) -> Result<(), Leaving> {
+    async fn tell_recorded_end(&self, run: &RunId, end: Box<End>) -> Result<(), Leaving> {
         let ending = match &end.verdict {
             Verdict::Dead(_proof) => Ending::Dead,
             Verdict::Lost(_) => Ending::Lost,
         };
-        self.tell_end(run, ending, Ended::Recorded(end))
+        self.tell_end(run, ending, Ended::Recorded(end)).await
     }
 }
 
-/// One thread's attention to one run.
+/// One task's attention to one run.
 struct Attending<'a> {
     observer: &'a Observer,
     run: &'a RunId,
@@ -156,137 +222,262 @@ struct Attending<'a> {
 }
 
 impl Attending<'_> {
-    fn attend(&mut self, mut next: Next) -> Result<(), Leaving> {
+    async fn attend(&mut self, mut next: Next) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
         loop {
             next = match next {
                 Next::Watch(connection) => {
                     pause = FIRST_PAUSE;
-                    self.watch(connection)?
+                    self.watch(connection).await?
                 }
-                Next::LookAgain => self.look(&mut pause)?,
+                Next::LookAgain => self.look(&mut pause).await?,
                 Next::Over => return Ok(()),
             };
         }
     }
 
-    fn watch(&self, mut keeper: Connection) -> Result<Next, Leaving> {
-        let Ok(status) = keeper.watch_and_ack() else {
-            return Ok(Next::LookAgain);
-        };
+    /// Passes on what the keeper says. It answers at once or not at all, so that asking it is no
+    /// wait; waiting for it to speak is the runtime's.
+    async fn watch(&self, mut keeper: Connection) -> Result<Next, Leaving> {
+        let watched = tokio::task::spawn_blocking(move || {
+            let status = keeper.watch_and_ack();
+            (keeper, status)
+        });
+        let Ok((keeper, status)) = watched.await else { return Err(Leaving) };
+        let Ok(status) = status else { return Ok(Next::LookAgain) };
+        let Ok(mut keeper) = Listening::to(keeper) else { return Ok(Next::LookAgain) };
         if let Some(status) = status.exit {
-            self.observer.tell_exit(self.run, status)?;
+            self.tell_exit(status).await?;
         }
         if let Some(end) = status.end {
-            return self.keep_end(&mut keeper, Box::new(end));
+            return self.keep_end(keeper, Box::new(end)).await;
         }
         loop {
-            match keeper.next(WATCH_WAIT) {
-                Ok(Some(Heard::Event(Told::Ended(end)))) => return self.keep_end(&mut keeper, end),
-                Ok(Some(Heard::Event(told))) => self.pass_on(told)?,
-                Ok(None | Some(Heard::Output { .. } | Heard::Screen { .. })) => {}
-                Err(_) => return Ok(Next::LookAgain),
+            let Ok(heard) = keeper.heard().await else { return Ok(Next::LookAgain) };
+            for told in heard {
+                match told {
+                    Heard::Event(Told::Ended(end)) => return self.keep_end(keeper, end).await,
+                    Heard::Event(told) => self.pass_on(told).await?,
+                    Heard::Output { .. } | Heard::Screen { .. } => {}
+                }
             }
         }
     }
 
-    fn pass_on(&self, told: Told) -> Result<(), Leaving> {
+    async fn tell_exit(&self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
+        self.observer.tell(Event::Exited(self.run.clone()), &Detail::Exited(status)).await
+    }
+
+    async fn pass_on(&self, told: Told) -> Result<(), Leaving> {
         let observer = self.observer;
         match told {
-            Told::Stopping(_) => observer.tell(Event::Stopping(self.run.clone()), &Detail::Nothing),
-            Told::Exited(status) => observer.tell_exit(self.run, status),
-            Told::Stuck { survivors, count } => self.tell_survivors(survivors, count),
-            Told::Ended(end) => observer.tell_recorded_end(self.run, end),
+            Told::Stopping(_) => {
+                observer.tell(Event::Stopping(self.run.clone()), &Detail::Nothing).await
+            }
+            Told::Exited(status) => self.tell_exit(status).await,
+            Told::Stuck { survivors, count } => self.tell_survivors(survivors, count).await,
+            Told::Ended(end) => observer.tell_recorded_end(self.run, end).await,
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
         }
     }
 
     /// Durable here first; then its keeper may leave.
-    fn keep_end(&self, keeper: &mut Connection, end: Box<End>) -> Result<Next, Leaving> {
-        self.observer.tell_recorded_end(self.run, end)?;
+    async fn keep_end(&self, keeper: Listening, end: Box<End>) -> Result<Next, Leaving> {
+        self.observer.tell_recorded_end(self.run, end).await?;
+        let mut keeper = keeper.into_connection();
         // A keeper that does not hear it leaves a little later.
-        let _ = keeper.ack();
+        tokio::task::spawn_blocking(move || drop(keeper.ack()));
         Ok(Next::Over)
     }
 
-    fn look(&mut self, pause: &mut Duration) -> Result<Next, Leaving> {
+    async fn look(&mut self, pause: &mut Duration) -> Result<Next, Leaving> {
         let (observer, run) = (self.observer, self.run);
-        let why = match adopt(&observer.home.run_dir(run.as_str())) {
+        let dir = observer.home.run_dir(run.as_str());
+        let missing = !dir.exists();
+        let adopted = {
+            // Never closed.
+            let _turn = observer.looks.acquire().await;
+            let look = tokio::task::spawn_blocking(move || adopt(&dir));
+            let Ok(adopted) = look.await else { return Err(Leaving) };
+            adopted
+        };
+        let why = match adopted {
             Ok(Adopted::Running { connection, status }) => {
                 if let Liveness::Alive(leader) = status.started.leader.find() {
                     self.leader = Some(leader);
                 }
-                self.tell_status(*status)?;
+                self.tell_status(*status).await?;
                 return Ok(Next::Watch(connection));
             }
             Ok(Adopted::Ended(end)) => {
-                observer.tell_recorded_end(run, end)?;
+                observer.tell_recorded_end(run, end).await?;
                 return Ok(Next::Over);
             }
             Ok(Adopted::NeverStarted) => {
-                observer.not_started(run, "the daemon or the keeper ended before the start");
+                let why = "the daemon or the keeper ended before the start";
+                observer.tell_not_started(run, why, true).await?;
                 return Ok(Next::Over);
             }
-            Ok(Adopted::Orphaned(orphan)) => return self.sweep(*orphan, pause),
-            Ok(Adopted::Unreadable(e)) => e.to_string(),
+            Ok(Adopted::Orphaned(orphan)) => return self.sweep(*orphan, pause).await,
+            Ok(Adopted::Unreadable(e)) => match self.ended_by_reboot().filter(|_| missing) {
+                Some(end) => {
+                    observer.tell_recorded_end(run, Box::new(end)).await?;
+                    return Ok(Next::Over);
+                }
+                None => e.to_string(),
+            },
             Err(e) => e.to_string(),
         };
-        observer.tell_stuck(run, why, Vec::new(), 0)?;
-        rest(pause);
+        observer.tell_stuck(run, why, Vec::new(), 0).await?;
+        rest(pause).await;
         Ok(Next::LookAgain)
     }
 
+    /// The end of the run, if the machine has been started anew since it was admitted.
+    fn ended_by_reboot(&self) -> Option<End> {
+        let known = self.observer.live.get(self.run.as_str())?;
+        let boot = Some(known.request.boot.as_str()).filter(|boot| !boot.is_empty())?;
+        ended_by_reboot(boot).ok().flatten()
+    }
+
     /// What a keeper says of a run that was believed in some other way so far.
-    fn tell_status(&self, status: Status) -> Result<(), Leaving> {
+    async fn tell_status(&self, status: Status) -> Result<(), Leaving> {
         let (observer, run) = (self.observer, self.run);
         tracing::info!(%run, "adopted");
+        observer.metrics.adopted();
         match status.state {
             KeeperState::Stuck => {
-                let count = status.survivors.len() as u64;
-                self.tell_survivors(status.survivors, count)
+                self.tell_survivors(status.survivors, status.survivor_count).await
             }
             state @ (KeeperState::Running | KeeperState::Stopping | KeeperState::Ended) => {
-                let detail = Detail::Started(Box::new(status.started));
-                observer.tell(Event::Started(run.clone()), &detail)?;
+                let detail = Detail::Started(Arc::new(status.started));
+                observer.tell(Event::Started(run.clone()), &detail).await?;
                 if state == KeeperState::Stopping {
-                    observer.tell(Event::Stopping(run.clone()), &Detail::Nothing)?;
+                    observer.tell(Event::Stopping(run.clone()), &Detail::Nothing).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn tell_survivors(&self, survivors: Vec<Survivor>, count: u64) -> Result<(), Leaving> {
+    async fn tell_survivors(&self, survivors: Vec<Survivor>, count: u64) -> Result<(), Leaving> {
         let reason = "processes are left that could not be ended".to_owned();
-        self.observer.tell_stuck(self.run, reason, survivors, count)
+        self.observer.tell_stuck(self.run, reason, survivors, count).await
     }
 
     /// The keeper died: the run is stopped from here, by the same protocol.
-    fn sweep(&mut self, mut orphan: Orphan, pause: &mut Duration) -> Result<Next, Leaving> {
+    async fn sweep(&mut self, mut orphan: Orphan, pause: &mut Duration) -> Result<Next, Leaving> {
         let (observer, run) = (self.observer, self.run);
         tracing::warn!(%run, "its keeper died; what is left of the run is stopped from here");
-        observer.tell(Event::Stopping(run.clone()), &Detail::Nothing)?;
+        observer.tell(Event::Stopping(run.clone()), &Detail::Nothing).await?;
         if let Some(leader) = self.leader.take() {
             orphan.know_leader(leader);
         }
+        orphan.heed(observer.hurry_of(run));
         let mut grace = orphan.started().grace;
         loop {
-            match orphan.stop(Cause::Lost, grace) {
+            let name = format!("sweep {run}");
+            let swept = on_own_thread(name, move || {
+                let swept = orphan.stop(Cause::Lost, grace);
+                (swept, orphan)
+            });
+            let Some((swept, back)) = swept.await else {
+                rest(pause).await;
+                return Ok(Next::LookAgain);
+            };
+            orphan = back;
+            match swept {
                 Ok(Swept::Ended(end)) => {
-                    observer.tell_recorded_end(run, end)?;
+                    observer.tell_recorded_end(run, end).await?;
                     return Ok(Next::Over);
                 }
-                Ok(Swept::Stuck { survivors, count }) => self.tell_survivors(survivors, count)?,
-                Err(e) => observer.tell_stuck(run, e.to_string(), Vec::new(), 0)?,
+                Ok(Swept::Stuck { survivors, count }) => {
+                    self.tell_survivors(survivors, count).await?;
+                }
+                Err(e) => observer.tell_stuck(run, e.to_string(), Vec::new(), 0).await?,
             }
             grace = Duration::ZERO;
-            rest(pause);
+            rest(pause).await;
         }
     }
 }
 
-fn rest(pause: &mut Duration) {
-    std::thread::sleep(*pause);
+async fn rest(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
     *pause = (*pause * 2).min(LONGEST_PAUSE);
+}
+
+/// Runs what may take as long as somebody's grace where it keeps nobody else waiting. `None` if
+/// there is no thread to be had.
+async fn on_own_thread<T: Send + 'static>(
+    name: String,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name(name).stack_size(SWEEP_STACK_BYTES);
+    if let Err(e) = thread.spawn(move || drop(done.send(work()))) {
+        tracing::error!("failed to start a thread: {e}");
+    }
+    result.await.ok()
+}
+
+/// A connection to a keeper that the runtime waits on.
+pub(crate) struct Listening {
+    keeper: Connection,
+    /// The same socket, known to the runtime, which says when it can be read and reads nothing.
+    socket: UnixStream,
+}
+
+impl Listening {
+    pub(crate) fn to(keeper: Connection) -> std::io::Result<Self> {
+        let copy = std::os::unix::net::UnixStream::from(keeper.as_fd().try_clone_to_owned()?);
+        copy.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(copy)?;
+        Ok(Self { keeper, socket })
+    }
+
+    pub(crate) fn into_connection(self) -> Connection {
+        self.keeper
+    }
+
+    /// Waits until the keeper has said something, and returns it. An error is a keeper that left.
+    /// Nothing is lost if the wait is given up.
+    pub(crate) async fn heard(&mut self) -> Result<Vec<Heard>, ConnectionError> {
+        loop {
+            let heard = self.said_so_far()?;
+            if !heard.is_empty() {
+                return Ok(heard);
+            }
+            self.socket.readable().await.map_err(ConnectionError::Broken)?;
+            // The runtime learns that it was mistaken only by an attempt that fails.
+            let (keeper, mut first) = (&mut self.keeper, None);
+            let _ = self.socket.try_io(Interest::READABLE, || match keeper.next(Duration::ZERO) {
+                Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
+                said => {
+                    first = Some(said);
+                    Ok(())
+                }
+            });
+            if let Some(said) = first {
+                let mut heard: Vec<Heard> = said?.into_iter().collect();
+                // What it said before it left comes first.
+                heard.extend(self.said_so_far().unwrap_or_default());
+                return Ok(heard);
+            }
+        }
+    }
+
+    fn said_so_far(&mut self) -> Result<Vec<Heard>, ConnectionError> {
+        let mut heard = Vec::new();
+        while heard.len() < HEARD_AT_ONCE {
+            match self.keeper.next(Duration::ZERO) {
+                Ok(Some(told)) => heard.push(told),
+                Ok(None) => break,
+                Err(_) if !heard.is_empty() => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(heard)
+    }
 }

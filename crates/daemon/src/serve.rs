@@ -6,61 +6,137 @@
 use std::fmt;
 use std::fs::{self, Permissions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use kennel_supervisor::{Event, RunId, State};
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api;
-use crate::event_loop::{self, Inbox};
+use crate::api::{self, App, listen};
+use crate::event_loop::{self, EventLoop, Inbox};
+use crate::feed::Feed;
+use crate::found::Finder;
 use crate::home::{Home, HomeError};
-use crate::observe::{Observer, RUN_STACK_BYTES};
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::observe::Observer;
 use crate::perform::Performer;
+use crate::retain::retain_for_ever;
 use crate::store::format::Detail;
-use crate::store::{Store, StoreError};
+use crate::store::retention::Keep;
+use crate::store::{Opened, Store, StoreError};
+use crate::time::Time;
 
 /// How long requests under way may take to finish when the daemon leaves.
 const LEAVE_BOUND: Duration = Duration::from_secs(1);
+/// Threads for what may wait: starts, looks, questions to the store.
+const BLOCKING_THREADS: usize = 128;
+/// Descriptors one live run needs here: its keeper's connection, twice, and its leader.
+const DESCRIPTORS_PER_RUN: u64 = 3;
+/// Descriptors for everything else: the store, clients, their questions to keepers.
+const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Runs the daemon until it is told to leave.
-pub fn serve(home: &Home) -> Result<(), ServeError> {
+/// How a daemon is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What is kept of the dead, and for how long.
+    pub keep: Keep,
+    /// How many runs may live at once; what the system allows if not said.
+    pub max_runs: Option<usize>,
+    /// Serve the API here too, on this machine, to those who have the token.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Runs the daemon until it is told to leave. `ready` is called once it serves.
+pub fn serve(home: &Home, options: &Options, ready: impl FnOnce()) -> Result<(), ServeError> {
     home.make().map_err(ServeError::Home)?;
     let _lock = home.lock().map_err(ServeError::Home)?;
     // Whatever directory it was started from must stay removable.
     std::env::set_current_dir("/").map_err(ServeError::Io)?;
-    let (store, state) = Store::open(&home.store()).map_err(ServeError::Store)?;
+    let room = room(options).map_err(ServeError::Io)?;
+    let opened =
+        Store::open(&home.store(), State::with_room_for(room)).map_err(ServeError::Store)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .map_err(ServeError::Io)?;
-    let served = runtime.block_on(serve_until_told(home, store, state));
+    let served = runtime.block_on(serve_until_told(home, options, opened, room, ready));
     // Threads that wait for runs or for output are not waited for: nothing depends on them.
     runtime.shutdown_background();
     served
 }
 
-async fn serve_until_told(home: &Home, store: Store, state: State) -> Result<(), ServeError> {
-    let listener = listen(home).map_err(ServeError::Io)?;
-    let (inbox, ends) = event_loop::inbox();
-    let (leaving, mut left) = watch::channel(false);
-    let observer = Observer { home: home.clone(), inbox: inbox.clone() };
-    adopt_all(&state, &observer)?;
-    leave_on_signals(inbox.clone(), leaving.clone()).map_err(ServeError::Io)?;
-    tracing::info!("serving on {}", home.socket().display());
+/// The OpenAPI document of the API.
+#[must_use]
+pub fn openapi() -> String {
+    api::document()
+}
 
-    let app = api::App::new(home.clone(), store.clone(), inbox, left.clone());
+/// How many runs fit: as many as were asked for, or as there are descriptors for.
+fn room(options: &Options) -> io::Result<usize> {
+    let descriptors = kennel_process::raise_descriptor_limit()?;
+    let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_RUN;
+    let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1);
+    Ok(options.max_runs.map_or(fit, |asked| asked.min(fit)))
+}
+
+async fn serve_until_told(
+    home: &Home,
+    options: &Options,
+    opened: Opened,
+    room: usize,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let Opened { store, state, live, last_seq } = opened;
+    let boot = kennel_process::boot_id().map_err(|e| ServeError::Io(io::Error::other(e)))?;
+    let listener = bind(home).map_err(ServeError::Io)?;
+    let tcp = match options.listen {
+        Some(address) => Some(bind_tcp(home, address).await.map_err(ServeError::Io)?),
+        None => None,
+    };
+    let (inbox, outbox) = event_loop::inbox();
+    let (leaving, mut left) = watch::channel(false);
+    let (live, feed, metrics) =
+        (Live::new(live), Feed::new(store.clone(), last_seq), Metrics::new());
+    let observer = Observer::new(home.clone(), inbox.clone(), live.clone(), metrics.clone());
+    adopt_all(&state, &observer);
+    let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
+    let directories = finder.directories().map_err(ServeError::Io)?;
+    tokio::spawn(async move { finder.take_in_all(directories).await });
+    leave_on_signals(inbox.clone(), leaving.clone()).map_err(ServeError::Io)?;
+
+    let app = App {
+        home: home.clone(),
+        store: store.clone(),
+        inbox,
+        live: live.clone(),
+        feed: feed.clone(),
+        metrics: metrics.clone(),
+        leaving: left.clone(),
+        writers: Default::default(),
+        boot,
+        started_at: Time::now(),
+        room,
+    };
+    tokio::spawn(retain_for_ever(home.clone(), store.clone(), options.keep.clone()));
     let performer = Performer { observer, leaving };
-    tokio::spawn(event_loop::run(state, store, performer, ends));
+    tokio::spawn(EventLoop { state, store, live, feed, metrics, performer }.run(outbox));
+    if let Some((tcp, guard)) = tcp {
+        serve_tcp(tcp, guard, app.clone());
+    }
     let mut told = left.clone();
-    let server = axum::serve(api::OwnersOnly(listener), api::router(app))
+    let server = axum::serve(listen::OwnersOnly(listener), api::router(app))
         .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
     let bound = async {
         drop(left.wait_for(|leaving| *leaving).await);
         tokio::time::sleep(LEAVE_BOUND).await;
     };
+    tracing::info!("serving on {}", home.socket().display());
+    ready();
     tokio::select! {
         served = server.into_future() => served.map_err(ServeError::Io)?,
         () = bound => {}
@@ -71,8 +147,31 @@ async fn serve_until_told(home: &Home, store: Store, state: State) -> Result<(),
     Ok(())
 }
 
+/// Serves the same routes over TCP, behind every check there is.
+fn serve_tcp(listener: TcpListener, guard: listen::Guard, app: App) {
+    let mut told = app.leaving.clone();
+    let checks = axum::middleware::from_fn_with_state(guard, listen::guarded);
+    let router = api::router(app).layer(checks);
+    tokio::spawn(async move {
+        let server = axum::serve(listener, router)
+            .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
+        if let Err(e) = server.await {
+            tracing::error!("failed to serve over TCP: {e}");
+        }
+    });
+}
+
+async fn bind_tcp(home: &Home, address: SocketAddr) -> io::Result<(TcpListener, listen::Guard)> {
+    listen::check_address(address)?;
+    let token = listen::token(&home.token())?;
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    tracing::info!("serving on http://{address}; its token is in {}", home.token().display());
+    Ok((listener, listen::Guard::new(token, address)))
+}
+
 /// Binds the socket. What is there already was left by a daemon that is dead: the lock is ours.
-fn listen(home: &Home) -> io::Result<UnixListener> {
+fn bind(home: &Home) -> io::Result<UnixListener> {
     match fs::remove_file(home.socket()) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         Ok(()) | Err(_) => {}
@@ -82,17 +181,13 @@ fn listen(home: &Home) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Takes back every run that has no proof of death, each in a thread of its own.
-fn adopt_all(state: &State, observer: &Observer) -> Result<(), ServeError> {
+/// Takes back every run that has no proof of death, each in a task of its own. The API answers
+/// meanwhile.
+fn adopt_all(state: &State, observer: &Observer) {
     for (run, _) in state.runs() {
         let (run, observer): (RunId, Observer) = (run.clone(), observer.clone());
-        std::thread::Builder::new()
-            .name(format!("run {run}"))
-            .stack_size(RUN_STACK_BYTES)
-            .spawn(move || observer.adopt_and_watch(&run))
-            .map_err(ServeError::Io)?;
+        tokio::spawn(async move { observer.adopt_and_watch(&run).await });
     }
-    Ok(())
 }
 
 fn leave_on_signals(inbox: Inbox, leaving: watch::Sender<bool>) -> io::Result<()> {
@@ -103,7 +198,7 @@ fn leave_on_signals(inbox: Inbox, leaving: watch::Sender<bool>) -> io::Result<()
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        drop(inbox.tell(Event::ShutdownRequested, Detail::Nothing, None).await);
+        drop(inbox.tell(Event::ShutdownRequested { stop: None }, Detail::Nothing).await);
         // Also if the store did not take it: a full disk must not keep a daemon alive.
         leaving.send_replace(true);
     });

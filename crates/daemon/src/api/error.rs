@@ -1,10 +1,11 @@
 //! Errors of the API: a status, a stable code, a sentence, a hint. Owns the codes.
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use kennel_process::{StartFailure, StartStage};
-use kennel_supervisor::Refusal;
+use kennel_supervisor::{Claim, Refusal, Unenforceable};
 
 use super::wire;
 use crate::event_loop::TellError;
@@ -38,23 +39,53 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", "the daemon is leaving")
     }
 
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> &str {
+        &self.error.code
+    }
+
+    pub(crate) fn into_wire(self) -> wire::Error {
+        self.error
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.error.hint = Some(hint.into());
         self
     }
 
-    pub(crate) fn refused(refusal: &Refusal, slot: &str) -> Self {
+    pub(crate) fn refused(refusal: &Refusal, claim: &Claim) -> Self {
+        let conflict = |code, message: String| Self::new(StatusCode::CONFLICT, code, message);
+        let slot = &claim.slot;
         match refusal {
             Refusal::SlotTaken { by } => {
-                let message = format!("slot {slot} is taken by run {by}");
-                Self::new(StatusCode::CONFLICT, "slot_taken", message)
+                conflict("slot_taken", format!("slot {slot} is taken by run {by}"))
                     .hint(format!("stop it with `kennel stop {by}`, or use another slot"))
             }
+            Refusal::StuckSurvivors { of } => {
+                let message = format!("slot {slot} is taken by run {of}, which is stuck");
+                conflict("stuck_survivors", message)
+                    .hint(format!("`kennel show {of}` says what is left of it and why"))
+            }
+            Refusal::WorktreeInUse { by } => {
+                let worktree = claim.worktree.as_ref().map_or("", |w| w.as_str());
+                conflict("worktree_in_use", format!("run {by} works in {worktree}"))
+                    .hint(format!("stop it with `kennel stop {by}`, or use another directory"))
+            }
+            Refusal::IdTaken => conflict("id_taken", "the id belongs to another run".to_owned())
+                .hint("leave it out to have one made up"),
+            Refusal::LimitNotEnforceable(Unenforceable { limit, because }) => {
+                let message = format!("limit {limit} cannot be enforced: {because}");
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "limit_not_enforceable", message)
+            }
+            Refusal::HostFull { room } => {
+                let message = format!("there are {room} runs already, and no more fit");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "host_full", message)
+                    .hint("stop one, or start the daemon with more room: `kennel up --max-runs N`")
+            }
             Refusal::ShuttingDown => Self::leaving(),
-            Refusal::NotLive => Self::new(StatusCode::CONFLICT, "not_live", "the run has ended"),
+            Refusal::NotLive => conflict("not_live", "the run has ended".to_owned()),
             Refusal::Lost => {
-                let message = "the run is lost: nobody can tell what is left of it";
-                Self::new(StatusCode::CONFLICT, "lost", message)
+                conflict("lost", "the run is lost: nobody can tell what is left of it".to_owned())
                     .hint("`kennel show` says why; what is found can be ended with `kill --pid`")
             }
         }
@@ -89,15 +120,35 @@ impl From<TellError> for ApiError {
     fn from(error: TellError) -> Self {
         match error {
             TellError::Leaving => Self::leaving(),
-            TellError::Store(e) => e.into(),
+            TellError::Store(e) => Self::store(&e),
         }
     }
 }
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::new(StatusCode::INSUFFICIENT_STORAGE, "store_failed", error.to_string())
-            .hint("nothing was changed; runs that are alive go on")
+        Self::store(&error)
+    }
+}
+
+impl ApiError {
+    fn store(error: &StoreError) -> Self {
+        let hint = if error.is_for_want_of_space() {
+            "nothing was changed, and runs that are alive go on; make room in the home, or make it \
+             writable, and try again"
+        } else {
+            "nothing was changed; runs that are alive go on"
+        };
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "store_failed", error.to_string()).hint(hint)
+    }
+}
+
+/// A query that does not read.
+pub(crate) type BadQuery = QueryRejection;
+
+impl From<BadQuery> for ApiError {
+    fn from(rejection: BadQuery) -> Self {
+        Self::bad_request(rejection.body_text())
     }
 }
 

@@ -1,40 +1,47 @@
 //! The API: requests become events, kept runs become answers. HTTP and JSON on a private socket.
 //!
-//! Owns: routes, their bounds, and who may connect. Decides nothing: a refusal is the mind's.
+//! Owns: routes, their bounds, and what names mean. Decides nothing: a refusal is the mind's. Every
+//! route is written once and gives its handler and its part of the OpenAPI document.
 
+mod attach;
+mod daemon;
+mod doctor;
 mod error;
+mod events;
+mod input;
+pub(crate) mod listen;
 mod output;
+mod runs;
 mod start;
 mod view;
 pub mod wire;
 
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use kennel_supervisor::{Event, Refusal, RunId, Stop};
 use serde::Deserialize;
-use tokio::net::{UnixListener, UnixStream, unix};
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::watch;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use crate::event_loop::{Inbox, Outcome};
+use crate::event_loop::Inbox;
+use crate::feed::Feed;
 use crate::home::Home;
-use crate::store::format::Detail;
-use crate::store::{KeptRun, Meant, Store};
-use error::ApiError;
-use view::view;
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::store::kept::KeptRun;
+use crate::store::{Meant, Store};
+use crate::time::Time;
+use attach::Writers;
+use error::{ApiError, BadQuery};
 
 /// The largest request: more than any kernel takes as arguments and environment together.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
 /// The longest one request waits for something to happen; clients ask again.
 const LONGEST_POLL: Duration = Duration::from_secs(20);
-/// Pause after an accept that failed: out of descriptors, mostly.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What every route can reach.
 #[derive(Clone, Debug)]
@@ -42,21 +49,46 @@ pub(crate) struct App {
     pub(crate) home: Home,
     pub(crate) store: Store,
     pub(crate) inbox: Inbox,
+    pub(crate) live: Live,
+    pub(crate) feed: Feed,
+    pub(crate) metrics: Metrics,
     pub(crate) leaving: watch::Receiver<bool>,
-    /// One permit for each question that may wait for output.
-    pub(crate) followers: Arc<Semaphore>,
+    pub(crate) writers: Writers,
+    pub(crate) boot: String,
+    pub(crate) started_at: Time,
+    pub(crate) room: usize,
 }
 
-impl App {
-    pub(crate) fn new(
-        home: Home,
-        store: Store,
-        inbox: Inbox,
-        leaving: watch::Receiver<bool>,
-    ) -> Self {
-        let followers = Arc::new(Semaphore::new(output::MAX_FOLLOWERS));
-        Self { home, store, inbox, leaving, followers }
-    }
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "kennel",
+    description = "Start, watch and stop runs. Every error is an `ErrorBody` with a stable code."
+))]
+struct Document;
+
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(runs::list, start::start))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::wait))
+        .routes(routes!(runs::stop))
+        .routes(routes!(runs::kill))
+        .routes(routes!(output::output))
+        .routes(routes!(input::input))
+        .routes(routes!(attach::attach))
+        .routes(routes!(events::events))
+        .routes(routes!(daemon::daemon))
+        .routes(routes!(daemon::shutdown))
+        .routes(routes!(doctor::examine, doctor::fix))
+        .routes(routes!(daemon::metrics))
+        .routes(routes!(daemon::openapi))
+}
+
+/// The OpenAPI document, as it is served and kept in the repository.
+pub(crate) fn document() -> String {
+    let mut document = routes().into_openapi();
+    document.components.get_or_insert_default();
+    document.to_pretty_json().unwrap_or_default()
 }
 
 pub(crate) fn router(app: App) -> Router {
@@ -65,118 +97,12 @@ pub(crate) fn router(app: App) -> Router {
     let method = || async {
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "not with this method")
     };
-    Router::new()
-        .route("/v1/runs", get(list).post(start::start))
-        .route("/v1/runs/{run}", get(show))
-        .route("/v1/runs/{run}/wait", get(wait))
-        .route("/v1/runs/{run}/output", get(output::output))
-        .route("/v1/runs/{run}/stop", post(stop))
-        .route("/v1/runs/{run}/kill", post(kill))
-        .route("/v1/shutdown", post(shutdown))
+    let (router, _) = routes().split_for_parts();
+    router
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .with_state(app)
-}
-
-/// A listener that serves nobody but our own user and root.
-pub(crate) struct OwnersOnly(pub(crate) UnixListener);
-
-impl axum::serve::Listener for OwnersOnly {
-    type Io = UnixStream;
-    type Addr = unix::SocketAddr;
-
-    async fn accept(&mut self) -> (UnixStream, unix::SocketAddr) {
-        let own = rustix::process::geteuid().as_raw();
-        loop {
-            match self.0.accept().await {
-                Ok((stream, from)) => {
-                    if stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
-                        return (stream, from);
-                    }
-                    tracing::warn!("turned a stranger away: {:?}", stream.peer_cred());
-                }
-                Err(e) => {
-                    tracing::error!("failed to accept a connection: {e}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<unix::SocketAddr> {
-        self.0.local_addr()
-    }
-}
-
-#[derive(Deserialize)]
-struct ListQuery {
-    #[serde(default)]
-    all: bool,
-}
-
-async fn list(
-    State(app): State<App>,
-    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
-) -> Result<Json<Vec<wire::Run>>, ApiError> {
-    let query = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
-    let runs = app.store.list(query.all).await?;
-    Ok(Json(runs.iter().map(view).collect()))
-}
-
-async fn show(
-    State(app): State<App>,
-    Path(name): Path<String>,
-) -> Result<Json<wire::Run>, ApiError> {
-    Ok(Json(view(&app.meant_by(&name).await?)))
-}
-
-#[derive(Deserialize)]
-struct WaitQuery {
-    timeout_ms: Option<u64>,
-}
-
-/// Answers when the run is dead or stuck, or when the time is over.
-async fn wait(
-    State(app): State<App>,
-    Path(name): Path<String>,
-    query: Result<Query<WaitQuery>, axum::extract::rejection::QueryRejection>,
-) -> Result<Json<wire::Run>, ApiError> {
-    let query = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
-    let bound = query.timeout_ms.map_or(LONGEST_POLL, Duration::from_millis).min(LONGEST_POLL);
-    let changes = app.inbox.changes();
-    let id = app.meant_by(&name).await?.id;
-    let over = |run: &KeptRun| matches!(run.state.as_str(), "dead" | "stuck");
-    Ok(Json(view(&app.until(&id, changes, bound, over).await?)))
-}
-
-async fn stop(
-    State(app): State<App>,
-    Path(name): Path<String>,
-    body: axum::body::Bytes,
-) -> Result<Json<wire::Run>, ApiError> {
-    let request: wire::StopRequest = match body.len() {
-        0 => wire::StopRequest::default(),
-        _ => parse(&body)?,
-    };
-    app.end(&name, Stop::Ask { grace_ms: request.grace_ms }).await
-}
-
-/// The body is read though it says nothing: a request left half-read is an error for its sender.
-async fn kill(
-    State(app): State<App>,
-    Path(name): Path<String>,
-    _body: axum::body::Bytes,
-) -> Result<Json<wire::Run>, ApiError> {
-    app.end(&name, Stop::Force).await
-}
-
-async fn shutdown(
-    State(app): State<App>,
-    _body: axum::body::Bytes,
-) -> Result<StatusCode, ApiError> {
-    let _ = app.inbox.tell(Event::ShutdownRequested, Detail::Nothing, None).await?;
-    Ok(StatusCode::ACCEPTED)
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, ApiError> {
@@ -184,34 +110,42 @@ fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, ApiError> {
         .map_err(|e| ApiError::bad_request(format!("failed to read the request: {e}")))
 }
 
+/// Like [`parse`], of a body that may be left out.
+fn parse_or_default<T: for<'a> Deserialize<'a> + Default>(body: &[u8]) -> Result<T, ApiError> {
+    if body.is_empty() { Ok(T::default()) } else { parse(body) }
+}
+
 impl App {
+    /// The run somebody means by an id, by the name of a slot it holds, or by the beginning of an
+    /// id.
     async fn meant_by(&self, name: &str) -> Result<KeptRun, ApiError> {
+        if let Some(run) = self.live.get(name) {
+            return Ok(run);
+        }
         match self.store.meant_by(name).await? {
-            Meant::One(run) => Ok(*run),
+            // The store's reader may have looked a moment before the last commit.
+            Meant::One(run) => Ok(self.live.get(&run.id).unwrap_or(run)),
             Meant::Several(candidates) => {
                 let message = format!("{name} is the beginning of several runs");
                 Err(ApiError::new(StatusCode::CONFLICT, "ambiguous_run", message)
                     .hint(format!("one of {}", candidates.join(", "))))
             }
-            Meant::Nobody => {
-                let message = format!("there is no run or live slot {name}");
-                Err(ApiError::new(StatusCode::NOT_FOUND, "run_not_found", message)
-                    .hint("`kennel ps -a` lists all runs"))
-            }
+            Meant::Nobody => match self.live.in_slot(name) {
+                Some(run) => Ok(run),
+                None => {
+                    let message = format!("there is no run or live slot {name:?}");
+                    Err(ApiError::new(StatusCode::NOT_FOUND, "run_not_found", message)
+                        .hint("`kennel ps -a` lists all runs"))
+                }
+            },
         }
     }
 
-    async fn end(&self, name: &str, stop: Stop) -> Result<Json<wire::Run>, ApiError> {
-        let run = self.meant_by(name).await?;
-        let event = Event::StopRequested { run: run.id.as_str().into(), stop };
-        match self.inbox.tell(event, Detail::Nothing, None).await? {
-            Outcome::Done | Outcome::AlreadySo | Outcome::Refused(Refusal::NotLive) => {}
-            Outcome::Refused(refusal) => return Err(ApiError::refused(&refusal, &run.slot)),
-        }
-        Ok(Json(view(&self.known(&run.id).await?)))
-    }
-
+    /// The run of exactly this id, which is known to have been admitted.
     async fn known(&self, id: &str) -> Result<KeptRun, ApiError> {
+        if let Some(run) = self.live.get(id) {
+            return Ok(run);
+        }
         let run = self.store.run(id).await?;
         run.ok_or_else(|| ApiError::internal(format!("run {id} is not in the store")))
     }
@@ -220,36 +154,21 @@ impl App {
     async fn until(
         &self,
         id: &str,
-        mut changes: broadcast::Receiver<RunId>,
         bound: Duration,
         wanted: impl Fn(&KeptRun) -> bool,
     ) -> Result<KeptRun, ApiError> {
+        let Some(mut changes) = self.live.watch(id) else {
+            return self.known(id).await;
+        };
         let mut leaving = self.leaving.clone();
-        let deadline = tokio::time::sleep(bound);
-        tokio::pin!(deadline);
-        loop {
-            let run = self.known(id).await?;
-            if wanted(&run) {
-                return Ok(run);
-            }
-            tokio::select! {
-                () = changed(&mut changes, id) => {}
-                () = &mut deadline => return Ok(run),
-                _ = leaving.wait_for(|leaving| *leaving) => return Err(ApiError::leaving()),
-            }
+        tokio::select! {
+            biased;
+            // Its last value stays after a death, which is as much as there will be.
+            _ = changes.wait_for(&wanted) => {}
+            () = tokio::time::sleep(bound) => {}
+            _ = leaving.wait_for(|leaving| *leaving) => return Err(ApiError::leaving()),
         }
-    }
-}
-
-/// Waits until something about this run has changed, or may have.
-async fn changed(changes: &mut broadcast::Receiver<RunId>, id: &str) {
-    loop {
-        match changes.recv().await {
-            Ok(run) if run.as_str() == id => return,
-            Ok(_) => {}
-            Err(RecvError::Lagged(_)) => return,
-            // The loop is gone, and with it every change: only the deadline or the leaving is left.
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
+        let run = changes.borrow().clone();
+        Ok(run)
     }
 }

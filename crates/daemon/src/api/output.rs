@@ -4,28 +4,27 @@
 //! only asked to say when there are more.
 
 use std::io;
-use std::path::Path as FilePath;
-use std::time::{Duration, Instant};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
-use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue};
-use kennel_process::{Chunk, Connection, ConnectionError, Stream, read_output};
+use kennel_process::{Chunk, Connection, Stream, read_output, written_so_far};
 use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
 
-use super::error::ApiError;
+use super::error::{ApiError, BadQuery};
 use super::{App, LONGEST_POLL, wire};
-use crate::store::KeptRun;
+use crate::home::Home;
+use crate::observe::Listening;
+use crate::store::format::Ended;
+use crate::store::kept::KeptRun;
+use crate::time::Time;
 
-/// Questions that may wait for output at once. Each holds a thread, and the store's readers need
-/// threads of the same pool.
-pub(crate) const MAX_FOLLOWERS: usize = 384;
-/// What a question beyond that waits before it answers "nothing so far".
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a run whose keeper has left may take to be known as ended.
 const ENDING_BOUND: Duration = Duration::from_secs(1);
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Which {
     Stdout,
@@ -33,71 +32,61 @@ enum Which {
     Terminal,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 pub(super) struct OutputQuery {
+    /// Which stream; a run with a terminal has only that, as an asciicast recording.
     stream: Which,
+    /// Where in it to begin.
     #[serde(default)]
     offset: u64,
+    /// How long to wait for more, in milliseconds; at most 20 s.
     #[serde(default)]
     wait_ms: u64,
 }
 
-/// What a look at the output found.
-enum Found {
-    Chunk(Chunk),
-    /// Nothing so far.
-    Nothing,
-    /// Nothing, and nobody there who could say when there is more.
-    KeeperLeft,
-}
-
+/// A part of what a run wrote. Headers say where to go on (`kennel-next-offset`), how many bytes
+/// before that are not kept (`kennel-skipped`), and whether this was all (`kennel-end-of-output`).
+#[utoipa::path(get, path = "/v1/runs/{run}/output", params(("run" = String, Path), OutputQuery),
+    responses((status = 200, body = String, content_type = "application/octet-stream"),
+        (status = 404, body = wire::ErrorBody)))]
 pub(super) async fn output(
     State(app): State<App>,
     Path(name): Path<String>,
-    query: Result<Query<OutputQuery>, QueryRejection>,
+    query: Result<Query<OutputQuery>, BadQuery>,
 ) -> Result<(HeaderMap, Vec<u8>), ApiError> {
-    let Query(query) = query.map_err(|e| ApiError::bad_request(e.body_text()))?;
-    let changes = app.inbox.changes();
+    let Query(query) = query?;
     let run = app.meant_by(&name).await?;
+    let reading = Reading {
+        dir: app.home.run_dir(&run.id),
+        stream: match query.stream {
+            Which::Stdout => Stream::Stdout,
+            Which::Stderr => Stream::Stderr,
+            Which::Terminal => Stream::Terminal,
+        },
+        offset: query.offset,
+    };
     // Asked before the look: what has ended writes no more, so that nothing found is all there is.
     let over = has_ended(&run);
-    let permit = app.followers.clone().try_acquire_owned().ok();
-    let may_wait = !over && permit.is_some();
-    let wait = if may_wait { Duration::from_millis(query.wait_ms) } else { Duration::ZERO };
-    let dir = app.home.run_dir(&run.id);
-    let stream = match query.stream {
-        Which::Stdout => Stream::Stdout,
-        Which::Stderr => Stream::Stderr,
-        Which::Terminal => Stream::Terminal,
-    };
-    let offset = query.offset;
-    let look = tokio::task::spawn_blocking(move || {
-        // Held by the thread, which may outlive a client that leaves.
-        let _permit = permit;
-        look(&dir, stream, offset, wait)
-    });
+    if let Some(chunk) = reading.look().await? {
+        return Ok(chunk);
+    }
+    if over || query.wait_ms == 0 {
+        return Ok((headers(reading.offset, 0, over), Vec::new()));
+    }
+    let wait = Duration::from_millis(query.wait_ms).min(LONGEST_POLL);
     let mut leaving = app.leaving.clone();
-    let found = tokio::select! {
-        found = look => found.map_err(|_| ApiError::leaving())?,
+    let more = tokio::select! {
+        more = reading.wait() => more?,
+        () = tokio::time::sleep(wait) => Some((headers(reading.offset, 0, false), Vec::new())),
         _ = leaving.wait_for(|leaving| *leaving) => return Err(ApiError::leaving()),
     };
-    match found.map_err(|e| ApiError::internal(format!("failed to read the output: {e}")))? {
-        Found::Chunk(Chunk::Bytes { offset, bytes }) => {
-            Ok((headers(offset + bytes.len() as u64, 0, false), bytes))
-        }
-        Found::Chunk(Chunk::Gap { from, to }) => Ok((headers(to, to - from, false), Vec::new())),
-        Found::Nothing => {
-            if !over && !may_wait {
-                tokio::time::sleep(BUSY_PAUSE).await;
-            }
-            Ok((headers(offset, 0, over), Vec::new()))
-        }
-        Found::KeeperLeft => {
-            // The end is about to be known: the client's next request will find it.
-            app.until(&run.id, changes, ENDING_BOUND, has_ended).await?;
-            Ok((headers(offset, 0, false), Vec::new()))
-        }
+    if let Some(more) = more {
+        return Ok(more);
     }
+    // Its keeper has left, so that its end is about to be known: the next request will find it.
+    app.until(&run.id, ENDING_BOUND, has_ended).await?;
+    Ok((headers(reading.offset, 0, false), Vec::new()))
 }
 
 fn has_ended(run: &KeptRun) -> bool {
@@ -112,26 +101,49 @@ fn headers(next: u64, skipped: u64, end: bool) -> HeaderMap {
     headers
 }
 
-fn look(dir: &FilePath, stream: Stream, offset: u64, wait: Duration) -> io::Result<Found> {
-    let deadline = Instant::now() + wait.min(LONGEST_POLL);
-    if let Some(chunk) = read(dir, stream, offset)? {
-        return Ok(Found::Chunk(chunk));
+/// Where somebody reads.
+struct Reading {
+    dir: PathBuf,
+    stream: Stream,
+    offset: u64,
+}
+
+impl Reading {
+    /// What is there now.
+    async fn look(&self) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
+        let (dir, stream, offset) = (self.dir.clone(), self.stream, self.offset);
+        let found = tokio::task::spawn_blocking(move || read(&dir, stream, offset));
+        let found = found.await.map_err(|_| ApiError::leaving())?;
+        let found =
+            found.map_err(|e| ApiError::internal(format!("failed to read the output: {e}")))?;
+        Ok(found.map(|chunk| match chunk {
+            Chunk::Bytes { offset, bytes } => {
+                (headers(offset + bytes.len() as u64, 0, false), bytes)
+            }
+            Chunk::Gap { from, to } => (headers(to, to - from, false), Vec::new()),
+        }))
     }
-    if wait.is_zero() {
-        return Ok(Found::Nothing);
-    }
-    let attached = Connection::open(dir).and_then(|mut c| c.attach().map(|_| c));
-    let Ok(mut keeper) = attached else { return Ok(Found::KeeperLeft) };
-    loop {
-        // After attaching, so that what was written in between is seen too.
-        if let Some(chunk) = read(dir, stream, offset)? {
-            return Ok(Found::Chunk(chunk));
-        }
-        match keeper.next(deadline.saturating_duration_since(Instant::now())) {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(Found::Nothing),
-            Err(ConnectionError::NoAnswer) => return Ok(Found::Nothing),
-            Err(_) => return Ok(Found::KeeperLeft),
+
+    /// Waits until there is more. `None` if nobody is there who could say so.
+    async fn wait(&self) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
+        let dir = self.dir.clone();
+        let attach = tokio::task::spawn_blocking(move || {
+            let mut keeper = Connection::open(&dir).ok()?;
+            keeper.attach().ok()?;
+            Some(keeper)
+        });
+        let keeper = attach.await.map_err(|_| ApiError::leaving())?;
+        let Some(mut keeper) = keeper.and_then(|keeper| Listening::to(keeper).ok()) else {
+            return Ok(None);
+        };
+        loop {
+            // After attaching, so that what was written in between is seen too.
+            if let Some(more) = self.look().await? {
+                return Ok(Some(more));
+            }
+            if keeper.heard().await.is_err() {
+                return Ok(None);
+            }
         }
     }
 }
@@ -142,4 +154,16 @@ fn read(dir: &FilePath, stream: Stream, offset: u64) -> io::Result<Option<Chunk>
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other,
     }
+}
+
+/// How much a run has written and when it last did: by its files while it lives, by its record
+/// once that has the end.
+pub(super) fn written(home: &Home, run: &KeptRun) -> Option<wire::Output> {
+    let (bytes, last) = written_so_far(&home.run_dir(&run.id)).ok()?;
+    let bytes = match run.ended.as_deref() {
+        Some(Ended::Recorded(end)) => end.output.stdout.written + end.output.stderr.written,
+        Some(Ended::NeverStarted { .. }) | None => bytes,
+    };
+    let since = last.and_then(|last| last.duration_since(UNIX_EPOCH).ok());
+    Some(wire::Output { bytes, last_at: since.map(|since| Time(since.as_millis() as u64)) })
 }

@@ -1,10 +1,12 @@
 //! `POST /v1/runs`: a request becomes a spec and an event; the answer comes after the exec.
 //!
-//! Owns: what a request may ask for, and the run's id.
+//! Owns: what a request may ask for, and the run's id. A request told again with the same id is the
+//! same run.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -12,15 +14,16 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use kennel_process::{
-    DEFAULT_GRACE, EnvBase, Environment, OnExit, RunId, Spec, Streams, TerminalSize,
+    DEFAULT_GRACE, EnvBase, Environment, OnExit, RunId, Spec, Stdin, Streams, TerminalSize,
 };
-use kennel_supervisor::Event;
+use kennel_supervisor::{Claim, Event, Refusal, Unenforceable};
 
 use super::error::ApiError;
 use super::view::view;
 use super::{App, parse, wire};
-use crate::event_loop::Outcome;
+use crate::event_loop::{Outcome, TellError};
 use crate::store::format::{Detail, Request};
+use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
 
 /// Longer than a start may take at worst: the process library's own bounds come first.
@@ -32,43 +35,127 @@ const ID_LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
 /// Letters in an id: 50 bits, so that ids made at random do not meet.
 const ID_LENGTH: usize = 10;
 
+/// Starts a run. Answers when its program runs, or with why it does not. With an `id` it may be
+/// asked again if the answer was lost: the same request is the same run.
+#[utoipa::path(post, path = "/v1/runs", request_body = wire::RunRequest,
+    responses((status = 201, body = wire::Run), (status = 409, body = wire::ErrorBody),
+        (status = 422, body = wire::ErrorBody), (status = 507, body = wire::ErrorBody)))]
 pub(super) async fn start(
     State(app): State<App>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
     let request: wire::RunRequest = parse(&body)?;
     drop(body);
-    let id = new_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?;
-    let slot = request.slot.clone().unwrap_or_else(|| id.clone());
-    check_slot(&slot)?;
-    let kept = kept(&request);
-    let spec = spec(&id, request)?;
-    make_dir(&app, &id).await?;
-
-    let changes = app.inbox.changes();
-    let event = Event::RunRequested { run: id.as_str().into(), slot: slot.as_str().into() };
-    let told = app.inbox.tell(event, Detail::Request(Box::new(kept)), Some(Box::new(spec))).await;
-    match told {
-        Ok(Outcome::Done | Outcome::AlreadySo) => {}
-        Ok(Outcome::Refused(refusal)) => {
-            let _ = std::fs::remove_dir(app.home.run_dir(&id));
-            return Err(ApiError::refused(&refusal, &slot));
-        }
-        Err(e) => {
-            let _ = std::fs::remove_dir(app.home.run_dir(&id));
-            return Err(e.into());
-        }
-    }
-    let settled = |run: &crate::store::KeptRun| {
-        run.started.is_some() || run.ended.is_some() || run.state == "stuck"
+    let id = match &request.id {
+        Some(id) => id.clone(),
+        None => new_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?,
     };
-    let run = view(&app.until(&id, changes, START_BOUND, settled).await?);
-    match run.end {
-        Some(wire::End { cause: wire::Cause::NeverStarted, error: Some(error), .. }) => {
-            Err(ApiError::never_started(error).hint(format!("`kennel show {id}` tells more")))
-        }
-        Some(_) | None => Ok((StatusCode::CREATED, Json(run))),
+    let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let claim = claim(&id, &request)?;
+    let unenforceable = unenforceable(&request);
+    let kept = Arc::new(kept(&request, &claim, &app.boot));
+    let again = request.id.is_some();
+    let spec = spec(run, request)?;
+    if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
+        return app.started(&known.id).await;
     }
+    make_dir(&app, &id).await?;
+    let event =
+        Event::RunRequested { run: id.as_str().into(), claim: claim.clone(), unenforceable };
+    let detail = Detail::Request(kept.clone());
+    match app.inbox.tell_with(event, detail, Some(Box::new(spec))).await {
+        Ok(Outcome::Done | Outcome::AlreadySo) => app.started(&id).await,
+        // The same request may have been admitted, and its run ended, a moment ago.
+        Ok(Outcome::Refused(Refusal::IdTaken)) | Err(TellError::Store(_)) if again => {
+            match app.asked_before(&id, &kept, &claim).await? {
+                Some(known) => app.started(&known.id).await,
+                None => Err(app.not_admitted(&id, &Refusal::IdTaken, &claim)),
+            }
+        }
+        Ok(Outcome::Refused(refusal)) => Err(app.not_admitted(&id, &refusal, &claim)),
+        Err(e) => {
+            app.remove_unused_dir(&id);
+            Err(e.into())
+        }
+    }
+}
+
+impl App {
+    /// The run of this id, if it was asked for before in the same words.
+    async fn asked_before(
+        &self,
+        id: &str,
+        request: &Request,
+        claim: &Claim,
+    ) -> Result<Option<KeptRun>, ApiError> {
+        let known = match self.live.get(id) {
+            Some(run) => Some(run),
+            None => self.store.run(id).await?,
+        };
+        match known {
+            Some(run) if run.request.is_same(request) && &*run.slot == claim.slot.as_str() => {
+                Ok(Some(run))
+            }
+            Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim)),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until a run that was admitted has started, and tells of it.
+    async fn started(&self, id: &str) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
+        let settled = |run: &KeptRun| {
+            run.started.is_some() || run.ended.is_some() || run.state == Standing::Stuck
+        };
+        let run = view(&self.until(id, START_BOUND, settled).await?);
+        match run.end {
+            Some(wire::End { cause: wire::Cause::NeverStarted, error: Some(error), .. }) => {
+                Err(ApiError::never_started(error).hint(format!("`kennel show {id}` tells more")))
+            }
+            Some(_) | None => Ok((StatusCode::CREATED, Json(run))),
+        }
+    }
+
+    fn not_admitted(&self, id: &str, refusal: &Refusal, claim: &Claim) -> ApiError {
+        if *refusal != Refusal::IdTaken {
+            self.remove_unused_dir(id);
+        }
+        ApiError::refused(refusal, claim)
+    }
+
+    /// Only ever removes an empty one: a run's own is never empty once its keeper was there.
+    fn remove_unused_dir(&self, id: &str) {
+        let _ = std::fs::remove_dir(self.home.run_dir(id));
+    }
+}
+
+/// What the run would hold.
+fn claim(id: &str, request: &wire::RunRequest) -> Result<Claim, ApiError> {
+    let slot = request.slot.as_deref().unwrap_or(id);
+    check_slot(slot)?;
+    let worktree = request.worktree.as_ref().map(|dir| worktree(Path::new(&dir.0))).transpose()?;
+    Ok(Claim { slot: slot.into(), worktree: worktree.as_deref().map(Into::into) })
+}
+
+/// A worktree by its one name: no other path leads to the same directory under another name.
+fn worktree(dir: &Path) -> Result<String, ApiError> {
+    let bad = |why: String| {
+        ApiError::bad_request(format!("worktree {} cannot be used: {why}", dir.display()))
+    };
+    if !dir.is_absolute() {
+        return Err(bad("it is not an absolute path".to_owned()));
+    }
+    let found = std::fs::canonicalize(dir).map_err(|e| bad(e.to_string()))?;
+    if !found.is_dir() {
+        return Err(bad("it is not a directory".to_owned()));
+    }
+    found.into_os_string().into_string().map_err(|_| bad("its name is not text".to_owned()))
+}
+
+/// The first limit that was asked for: nothing counts what a run uses yet.
+fn unenforceable(request: &wire::RunRequest) -> Option<Unenforceable> {
+    let (limit, _) = request.limits.first_key_value()?;
+    let because = "this kennel does not know this limit yet".into();
+    Some(Unenforceable { limit: limit.as_str().into(), because })
 }
 
 fn new_id() -> io::Result<String> {
@@ -87,14 +174,17 @@ fn check_slot(slot: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn kept(request: &wire::RunRequest) -> Request {
+fn kept(request: &wire::RunRequest, claim: &Claim, boot: &str) -> Request {
     Request {
         command: request.command.clone(),
         cwd: request.cwd.clone(),
         terminal: request.pty,
+        stdin: request.stdin,
+        worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
         grace_ms: request.grace_ms.unwrap_or(DEFAULT_GRACE.as_millis() as u64),
         on_exit: on_exit(request.on_exit),
         at_ms: Time::now().0,
+        boot: boot.to_owned(),
     }
 }
 
@@ -105,8 +195,7 @@ fn on_exit(asked: wire::OnExit) -> OnExit {
     }
 }
 
-fn spec(id: &str, request: wire::RunRequest) -> Result<Spec, ApiError> {
-    let run = RunId::new(id).map_err(|e| ApiError::internal(e.to_string()))?;
+fn spec(run: RunId, request: wire::RunRequest) -> Result<Spec, ApiError> {
     let mut command = request.command.into_iter();
     let Some(program) = command.next() else {
         return Err(ApiError::bad_request("there is no command to run"));
@@ -122,21 +211,29 @@ fn spec(id: &str, request: wire::RunRequest) -> Result<Spec, ApiError> {
         set: request.env.into_iter().map(|(name, value)| (name.0, value.0)).collect(),
     };
     spec.cwd = Some(cwd);
-    if request.pty {
-        spec.streams = Streams::Terminal { size: TerminalSize::default() };
-    }
+    spec.streams = match request.pty {
+        true => {
+            let size = request.size.map(|size| TerminalSize { rows: size.rows, cols: size.cols });
+            Streams::Terminal { size: size.unwrap_or_default() }
+        }
+        false if request.stdin => Streams::Pipes { stdin: Stdin::Pipe },
+        false => Streams::Pipes { stdin: Stdin::Closed },
+    };
     spec.on_exit = on_exit(request.on_exit);
     spec.grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
     spec.check().map_err(|e| ApiError::bad_request(e.to_string()))?;
     Ok(spec)
 }
 
+/// Before the run is admitted: an intent whose directory is missing could not be told from one
+/// that somebody deleted. Found there already if the same request came before.
 async fn make_dir(app: &App, id: &str) -> Result<(), ApiError> {
-    let (home, id) = (app.home.clone(), id.to_owned());
-    let made = tokio::task::spawn_blocking(move || home.make_run_dir(&id)).await;
-    let made = made.map_err(|_| ApiError::leaving())?;
-    made.map_err(|e| {
-        let message = format!("failed to make the run's directory: {e}");
-        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_failed", message)
-    })
+    match app.home.make_run_dir(id) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            let message = format!("failed to make the run's directory: {e}");
+            Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_failed", message)
+                .hint("make room in the home, or make it writable, and try again"))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

@@ -1,59 +1,142 @@
-//! From a run as it is kept to a run as it is shown. Owns this one conversion; adds nothing.
+//! From a run or a line as it is kept to one as it is shown. Owns this one conversion; adds nothing.
 
 use kennel_process::{Cause, End, ExitStatus, Survivor, UnknownStatus, Verdict};
 
 use super::error::start_error;
 use super::wire;
-use crate::store::KeptRun;
-use crate::store::format::{Ended, Stuck};
+use crate::store::Line;
+use crate::store::format::{self, Detail, Ended, Stuck};
+use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
 
 pub(crate) fn view(run: &KeptRun) -> wire::Run {
     let started = run.started.as_ref();
-    let (end, proof, ended_at) = match &run.ended {
-        None => (None, None, None),
-        Some(Ended::Recorded(end)) => (Some(end_of(end)), proof_of(end), Some(Time(end.at_ms))),
-        Some(Ended::NeverStarted { message, failure, at_ms }) => {
-            let end = wire::End {
-                cause: wire::Cause::NeverStarted,
-                status: wire::Status::Unknown("never_started".to_owned()),
-                limit: None,
-                error: Some(start_error(failure.as_ref(), message)),
-            };
-            (Some(end), None, Some(Time(*at_ms)))
-        }
-    };
-    let state = state_of(&run.state);
-    let stuck = run.stuck.as_ref().filter(|_| state == wire::State::Stuck);
+    let ended = run.ended.as_deref();
+    let stuck = run.stuck.as_ref().filter(|_| run.state == Standing::Stuck);
+    let request = &run.request;
     wire::Run {
-        id: run.id.clone(),
-        slot: run.slot.clone(),
-        state,
-        command: run.request.command.iter().map(|t| t.0.to_string_lossy().into_owned()).collect(),
-        cwd: run.request.cwd.0.to_string_lossy().into_owned(),
-        pty: run.request.terminal,
-        requested_at: Time(run.request.at_ms),
+        id: run.id.to_string(),
+        slot: run.slot.to_string(),
+        state: state_of(run.state),
+        command: request.command.iter().map(|t| t.0.to_string_lossy().into_owned()).collect(),
+        cwd: request.cwd.0.to_string_lossy().into_owned(),
+        worktree: request.worktree.clone(),
+        pty: request.terminal,
+        stdin: request.stdin || request.terminal,
+        grace_ms: request.grace_ms,
+        requested_at: Time(request.at_ms),
         started_at: started.map(|s| Time(s.at_ms)),
-        ended_at,
+        ended_at: ended.map(|ended| Time(ended.at_ms())),
         containment: started.map(|s| s.containment.to_string()),
         containment_because: started.and_then(|s| s.containment_because.clone()),
         leader: started.map(|s| wire::Process { pid: s.leader.pid }),
         keeper: started.map(|s| wire::Process { pid: s.keeper.pid }),
         stuck_because: stuck.map(|s| s.reason.clone()),
-        survivors: stuck.map(survivors_of).unwrap_or_default(),
-        end,
-        proof,
+        survivors: stuck.map(|s| survivors_of(s)).unwrap_or_default(),
+        survivor_count: stuck.map_or(0, |s| s.count),
+        end: ended.map(ending_of),
+        proof: ended.and_then(proof_in),
+        output: None,
+        usage: None,
     }
 }
 
-/// The store's own check allows no other word.
-fn state_of(word: &str) -> wire::State {
-    match word {
-        "starting" => wire::State::Starting,
-        "running" => wire::State::Running,
-        "stopping" => wire::State::Stopping,
-        "dead" => wire::State::Dead,
-        _ => wire::State::Stuck,
+/// A line of the journal as it is told.
+pub(crate) fn event(line: &Line) -> wire::Event {
+    use wire::EventKind as Kind;
+    let mut event = wire::Event {
+        seq: line.seq,
+        at: line.at,
+        kind: Kind::ShuttingDown,
+        run: line.run.as_deref().map(str::to_owned),
+        slot: line.slot.as_deref().map(str::to_owned),
+        stop: None,
+        leader: None,
+        containment: None,
+        status: None,
+        stuck_because: None,
+        survivors: Vec::new(),
+        end: None,
+        proof: None,
+        through: None,
+    };
+    event.kind = match &*line.fact {
+        format::Fact::Admitted { .. } => Kind::Admitted,
+        format::Fact::Started => Kind::Started,
+        format::Fact::Stopping { stop } => {
+            event.stop = Some(match stop {
+                format::Stop::Ask { grace_ms } => wire::Stop { force: false, grace_ms: *grace_ms },
+                format::Stop::Force => wire::Stop { force: true, grace_ms: None },
+            });
+            Kind::Stopping
+        }
+        format::Fact::Exited => Kind::Exited,
+        format::Fact::Stuck => Kind::Stuck,
+        format::Fact::Ended { ending: format::Ending::Lost } => Kind::Lost,
+        format::Fact::Ended { .. } => Kind::Ended,
+        format::Fact::ShuttingDown => Kind::ShuttingDown,
+    };
+    match &*line.detail {
+        Detail::Nothing | Detail::Request(_) => {}
+        Detail::Started(started) => {
+            event.leader = Some(wire::Process { pid: started.leader.pid });
+            event.containment = Some(started.containment.to_string());
+        }
+        Detail::Exited(status) => event.status = Some(status_of(*status)),
+        Detail::Stuck(stuck) => {
+            event.stuck_because = Some(stuck.reason.clone());
+            event.survivors = survivors_of(stuck);
+        }
+        Detail::Ended(ended) => {
+            event.end = Some(ending_of(ended));
+            event.proof = proof_in(ended);
+        }
+    }
+    event
+}
+
+/// What readers are told in the place of lines that are not kept any more.
+pub(crate) fn removed(through: u64) -> wire::Event {
+    let line = Line {
+        seq: through,
+        at: Time::now(),
+        run: None,
+        slot: None,
+        fact: std::sync::Arc::new(format::Fact::ShuttingDown),
+        detail: std::sync::Arc::new(Detail::Nothing),
+    };
+    let kind = wire::EventKind::Removed;
+    wire::Event { kind, through: Some(through), ..event(&line) }
+}
+
+fn state_of(state: Standing) -> wire::State {
+    match state {
+        Standing::Starting => wire::State::Starting,
+        Standing::Running => wire::State::Running,
+        Standing::Stopping => wire::State::Stopping,
+        Standing::Dead => wire::State::Dead,
+        Standing::Stuck => wire::State::Stuck,
+    }
+}
+
+fn ending_of(ended: &Ended) -> wire::End {
+    match ended {
+        Ended::Recorded(end) => end_of(end),
+        Ended::NeverStarted { message, failure, interrupted, .. } => {
+            let mut error = start_error(failure.as_ref(), message);
+            if *interrupted {
+                "start_interrupted".clone_into(&mut error.code);
+            }
+            let status = wire::Status::Unknown("never_started".to_owned());
+            wire::End { cause: wire::Cause::NeverStarted, status, limit: None, error: Some(error) }
+        }
+    }
+}
+
+fn proof_in(ended: &Ended) -> Option<wire::ProofView> {
+    match ended {
+        Ended::Recorded(end) => proof_of(end),
+        Ended::NeverStarted { .. } => None,
     }
 }
 

@@ -1,27 +1,53 @@
 //! The public shapes of the API, shared with every client. Owns the names scripts rely on: fields
 //! may be added, never renamed or removed.
 
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::text::Text;
 use crate::time::Time;
 
 /// Asks for a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
-    /// Program and arguments.
+    /// The id it is to have, so that a request whose answer was lost can be made again without a
+    /// second run: 1 to 64 letters, digits, `-` or `_`. One is made up if not said.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Program and arguments: each a string, or a list of bytes where it is no text.
+    #[schema(value_type = Vec<String>)]
     pub command: Vec<Text>,
     /// Where it starts; an absolute path.
+    #[schema(value_type = String)]
     pub cwd: Text,
-    /// Its whole environment.
+    /// Its whole environment, as pairs of name and value.
+    #[schema(value_type = Vec<(String, String)>)]
     pub env: Vec<(Text, Text)>,
     /// The slot it wants; one of its own if not said.
+    #[serde(default)]
     pub slot: Option<String>,
+    /// A directory that no other run may work in meanwhile; an absolute path.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub worktree: Option<Text>,
     /// A terminal instead of pipes.
     #[serde(default)]
     pub pty: bool,
-    /// Time between asking and forcing.
+    /// The size of that terminal.
+    #[serde(default)]
+    pub size: Option<Size>,
+    /// A standard input that can be written to; else there is none. A terminal always has one.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Limits by name. None can be enforced yet, so that each refuses the start.
+    #[serde(default)]
+    pub limits: BTreeMap<String, f64>,
+    /// Time between asking and forcing, in milliseconds; 10 s if not said.
+    #[serde(default)]
     pub grace_ms: Option<u64>,
     /// What happens to the rest when the leader exits.
     #[serde(default)]
@@ -29,7 +55,7 @@ pub struct RunRequest {
 }
 
 /// What happens to the rest of a cohort when its leader exits by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
     /// It is forced to end.
@@ -39,16 +65,29 @@ pub enum OnExit {
     Wait,
 }
 
+/// The size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    /// Lines.
+    #[schema(value_type = u16, minimum = 1)]
+    pub rows: NonZeroU16,
+    /// Columns.
+    #[schema(value_type = u16, minimum = 1)]
+    pub cols: NonZeroU16,
+}
+
 /// Asks for a stop.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopRequest {
     /// Time between asking and forcing; the run's own if not said.
+    #[serde(default)]
     pub grace_ms: Option<u64>,
 }
 
 /// A run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     /// Its id.
     pub id: String,
@@ -60,13 +99,22 @@ pub struct Run {
     pub command: Vec<String>,
     /// Where it started.
     pub cwd: String,
+    /// The directory that is its alone.
+    pub worktree: Option<String>,
     /// True if it has a terminal instead of pipes.
     pub pty: bool,
+    /// True if its standard input can be written to.
+    pub stdin: bool,
+    /// Time between asking it to end and forcing it, in milliseconds.
+    pub grace_ms: u64,
     /// When it was asked for.
+    #[schema(value_type = String, format = DateTime)]
     pub requested_at: Time,
     /// When it started.
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Time>,
     /// When it ended.
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Time>,
     /// What holds its cohort together: `cgroup`, `subreaper` or `group`.
     pub containment: Option<String>,
@@ -82,12 +130,39 @@ pub struct Run {
     pub proof: Option<ProofView>,
     /// Why it is stuck.
     pub stuck_because: Option<String>,
-    /// Who is left, while it is stuck.
+    /// Who is left, while it is stuck: the first of them.
     pub survivors: Vec<Survivor>,
+    /// How many are left, while it is stuck.
+    pub survivor_count: u64,
+    /// What it wrote, as far as that was asked for.
+    pub output: Option<Output>,
+    /// What it used. Nothing counts it yet.
+    pub usage: Option<Usage>,
+}
+
+/// What a run wrote.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Output {
+    /// Bytes written, dropped ones included.
+    pub bytes: u64,
+    /// When it last wrote anything.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_at: Option<Time>,
+}
+
+/// What a run used.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// Completed responses of the model.
+    pub turns: u64,
+    /// Those that asked for a tool.
+    pub tool_turns: u64,
+    /// What it cost.
+    pub cost_usd: Option<f64>,
 }
 
 /// Where a run stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the words are the design's own")]
 pub enum State {
@@ -99,14 +174,14 @@ pub enum State {
 }
 
 /// A process, for people to read.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Process {
     /// Its number.
     pub pid: u32,
 }
 
 /// How a run ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct End {
     /// Why.
     pub cause: Cause,
@@ -119,7 +194,7 @@ pub struct End {
 }
 
 /// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the words are the design's own")]
 pub enum Cause {
@@ -132,7 +207,7 @@ pub enum Cause {
 }
 
 /// How a leader ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// With this code.
@@ -144,7 +219,7 @@ pub enum Status {
 }
 
 /// A limit that was reached.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Limit {
     /// Its name.
     pub kind: String,
@@ -155,7 +230,7 @@ pub struct Limit {
 }
 
 /// How it is known that nothing of a run is left.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProofView {
     /// Each thing it rests on.
     pub rests_on: Vec<String>,
@@ -166,17 +241,19 @@ pub struct ProofView {
     /// From the first signal to the proof, in microseconds.
     pub took_us: u64,
     /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
     pub proven_at: Time,
 }
 
 /// A process that could not be ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Survivor {
     /// Its number.
     pub pid: u32,
     /// Its name.
     pub name: String,
     /// The kernel's letter for its state.
+    #[schema(value_type = String)]
     pub state: char,
     /// Its user.
     pub uid: Option<u32>,
@@ -186,15 +263,208 @@ pub struct Survivor {
     pub reason: String,
 }
 
+/// A line of the journal: something that became true.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Its number; later ones are greater.
+    pub seq: u64,
+    /// When it became true.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Time,
+    /// What.
+    pub kind: EventKind,
+    /// The run it is about.
+    pub run: Option<String>,
+    /// The slot of that run.
+    pub slot: Option<String>,
+    /// How it is to end, of `stopping`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// The process that was exec'd, of `started`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Process>,
+    /// What holds its cohort together, of `started`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containment: Option<String>,
+    /// How the leader ended, of `exited`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// Why, of `stuck`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck_because: Option<String>,
+    /// Who is left, of `stuck`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub survivors: Vec<Survivor>,
+    /// How it ended, of `ended` and `lost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// How it is known that nothing is left, of `ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<ProofView>,
+    /// Of `removed`: lines up to this number are not kept any more, and may not have been read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<u64>,
+}
+
+/// What became true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A run has its slot.
+    Admitted,
+    /// Its program runs.
+    Started,
+    /// It is to end, or to end sooner.
+    Stopping,
+    /// Its leader ended; the rest may live on.
+    Exited,
+    /// Somebody of it is left, or it cannot be looked at.
+    Stuck,
+    /// Nobody can account for it. Its slot stays taken.
+    Lost,
+    /// It is over, with proof. Exactly one for each run.
+    Ended,
+    /// The daemon admits no more runs.
+    ShuttingDown,
+    /// Older lines are not kept any more. Not a line itself.
+    Removed,
+}
+
+/// How a run is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Stop {
+    /// True if it is forced at once.
+    pub force: bool,
+    /// Time between asking and forcing; its own if not said.
+    pub grace_ms: Option<u64>,
+}
+
+/// Some of the journal.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Events {
+    /// Oldest first.
+    pub events: Vec<Event>,
+    /// What to ask for next.
+    pub next: u64,
+}
+
+/// Asks the daemon to leave.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShutdownRequest {
+    /// Stop every run first, in parallel. Otherwise they go on under their keepers.
+    #[serde(default)]
+    pub stop_runs: bool,
+    /// The grace of that stop; each run's own if not said.
+    #[serde(default)]
+    pub grace_ms: Option<u64>,
+    /// How long all of it may take, in milliseconds. What is left then goes on.
+    #[serde(default)]
+    pub deadline_ms: Option<u64>,
+}
+
+/// What a daemon that leaves leaves behind.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Shutdown {
+    /// Runs that were stopped with proof.
+    pub stopped: Vec<Run>,
+    /// Runs that go on.
+    pub left: Vec<Run>,
+}
+
+/// The daemon itself.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Daemon {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Where it keeps everything.
+    pub home: String,
+    /// When it started.
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Time,
+    /// The number of the journal's newest line.
+    pub last_seq: u64,
+    /// Runs that are not dead.
+    pub live: u64,
+    /// How many it can hold.
+    pub room: u64,
+    /// True once it admits no more runs.
+    pub shutting_down: bool,
+}
+
+/// What a look at everything found.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Doctor {
+    /// Each thing that was looked at.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    /// What was looked at, in a word: `containment`, `store`, `space`, `runs`, `leftovers`,
+    /// `cgroups`, `linger`.
+    pub check: String,
+    /// How it is.
+    pub level: Level,
+    /// What was found, in a sentence.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// True if `doctor --fix` does it.
+    pub fixable: bool,
+    /// True if that was just done.
+    pub fixed: bool,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Weaker than it could be, or worth knowing.
+    Note,
+    /// Somebody has to look.
+    Problem,
+}
+
+/// What comes over an attached connection as text; bytes come and go as binary messages. Those to
+/// the client begin with one byte for the stream: 0 terminal, 1 stdout, 2 stderr.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AttachMessage {
+    /// To the client, first: whether it may write.
+    Attached {
+        /// False if somebody else does, or if that was asked for.
+        writer: bool,
+        /// True if the run has a terminal.
+        pty: bool,
+    },
+    /// To the client: so many bytes were left out because it read too slowly. They are in the
+    /// output.
+    Skipped(u64),
+    /// To the client, last: the run is over, or its keeper left.
+    Ended,
+    /// To the client: the input was not taken.
+    Refused(Error),
+    /// From the client: its terminal has this size now.
+    Resize(Size),
+    /// From the client: no more input.
+    CloseStdin,
+}
+
 /// Every error of the API.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: Error,
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Error {
     /// A word that programs can rely on.
     pub code: String,

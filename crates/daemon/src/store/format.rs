@@ -4,6 +4,8 @@
 //! What a keeper recorded is kept in its record's own shape, which every later kennel reads. The
 //! environment of a run is never kept: it holds secrets, and a start is never repeated.
 
+use std::sync::Arc;
+
 use kennel_process::{End, ExitStatus, OnExit, StartFailure, Started, Survivor};
 use kennel_supervisor as mind;
 use serde::{Deserialize, Serialize};
@@ -14,12 +16,20 @@ use crate::text::Text;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fact {
-    Admitted { slot: String },
+    Admitted {
+        slot: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worktree: Option<String>,
+    },
     Started,
-    Stopping { stop: Stop },
+    Stopping {
+        stop: Stop,
+    },
     Exited,
     Stuck,
-    Ended { ending: Ending },
+    Ended {
+        ending: Ending,
+    },
     ShuttingDown,
 }
 
@@ -43,15 +53,15 @@ pub(crate) enum Ending {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Detail {
     Nothing,
-    Request(Box<Request>),
-    Started(Box<Started>),
+    Request(Arc<Request>),
+    Started(Arc<Started>),
     Exited(ExitStatus),
-    Stuck(Stuck),
-    Ended(Ended),
+    Stuck(Arc<Stuck>),
+    Ended(Arc<Ended>),
 }
 
 /// What was asked for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) command: Vec<Text>,
     pub(crate) cwd: Text,
@@ -59,6 +69,23 @@ pub(crate) struct Request {
     pub(crate) grace_ms: u64,
     pub(crate) on_exit: OnExit,
     pub(crate) at_ms: u64,
+    /// True if its standard input can be written to.
+    #[serde(default)]
+    pub(crate) stdin: bool,
+    #[serde(default)]
+    pub(crate) worktree: Option<String>,
+    /// Which start of the machine it was asked for in: what has no directory after another one has
+    /// lost it with the machine, and not to somebody's hands.
+    #[serde(default)]
+    pub(crate) boot: String,
+}
+
+impl Request {
+    /// True if both ask for the same, whenever they did.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let then = |request: &Self| Self { at_ms: 0, boot: String::new(), ..request.clone() };
+        then(self) == then(other)
+    }
 }
 
 /// Why a run is stuck.
@@ -77,13 +104,33 @@ pub(crate) enum Ended {
     /// What the keeper, or whoever took over from it, recorded.
     Recorded(Box<End>),
     /// Nothing was recorded because nothing was started.
-    NeverStarted { message: String, failure: Option<StartFailure>, at_ms: u64 },
+    NeverStarted {
+        message: String,
+        failure: Option<StartFailure>,
+        at_ms: u64,
+        /// True if a crash of ours came in between: the same command may start the next time.
+        #[serde(default)]
+        interrupted: bool,
+    },
+}
+
+impl Ended {
+    /// When, in milliseconds of the Unix clock.
+    pub(crate) fn at_ms(&self) -> u64 {
+        match self {
+            Self::Recorded(end) => end.at_ms,
+            Self::NeverStarted { at_ms, .. } => *at_ms,
+        }
+    }
 }
 
 impl From<&mind::Fact> for Fact {
     fn from(fact: &mind::Fact) -> Self {
         match fact {
-            mind::Fact::Admitted { slot, .. } => Self::Admitted { slot: slot.as_str().to_owned() },
+            mind::Fact::Admitted { claim, .. } => Self::Admitted {
+                slot: claim.slot.as_str().to_owned(),
+                worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
+            },
             mind::Fact::Started(_) => Self::Started,
             mind::Fact::Stopping { stop, .. } => Self::Stopping {
                 stop: match stop {
@@ -110,7 +157,13 @@ impl Fact {
     pub(crate) fn of(self, run: &str) -> mind::Fact {
         let run = mind::RunId::from(run);
         match self {
-            Self::Admitted { slot } => mind::Fact::Admitted { run, slot: slot.as_str().into() },
+            Self::Admitted { slot, worktree } => mind::Fact::Admitted {
+                run,
+                claim: mind::Claim {
+                    slot: slot.as_str().into(),
+                    worktree: worktree.as_deref().map(Into::into),
+                },
+            },
             Self::Started => mind::Fact::Started(run),
             Self::Stopping { stop } => mind::Fact::Stopping {
                 run,
@@ -134,18 +187,6 @@ impl Fact {
     }
 }
 
-/// The word for where a run stands; `None` is a run that the mind has forgotten, with proof.
-pub(crate) fn state_word(phase: Option<mind::Phase>) -> &'static str {
-    use mind::Phase;
-    match phase {
-        Some(Phase::Starting { stop: None }) => "starting",
-        Some(Phase::Running { .. }) => "running",
-        Some(Phase::Starting { stop: Some(_) } | Phase::Stopping { .. }) => "stopping",
-        Some(Phase::Stuck | Phase::Lost) => "stuck",
-        None => "dead",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +196,7 @@ mod tests {
     fn version_one_is_read_for_ever() {
         for text in [
             r#"{"admitted":{"slot":"s"}}"#,
+            r#"{"admitted":{"slot":"s","worktree":"/w"}}"#,
             r#""started""#,
             r#"{"stopping":{"stop":{"ask":{"grace_ms":5}}}}"#,
             r#"{"stopping":{"stop":"force"}}"#,

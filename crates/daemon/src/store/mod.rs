@@ -2,118 +2,124 @@
 //!
 //! Owns: one writer thread with the only connection that writes, and one connection that reads. A
 //! commit that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
-//! unique index refuses what the mind must not do.
+//! unique indexes refuse what the mind must not do.
 
 pub(crate) mod format;
+pub(crate) mod kept;
+mod read;
+pub(crate) mod retention;
+mod schema;
+mod write;
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use kennel_supervisor as mind;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use format::{Detail, Ended, Request, Stuck};
-use kennel_process::Started;
+use crate::time::Time;
+use format::Detail;
+use kept::{KeptRun, Standing};
+pub(crate) use read::{Line, Lines, Meant, Page};
+use retention::Bounds;
+pub(crate) use schema::unfit_file_system;
+use write::{Job, write_all};
 
-/// The schema this code writes.
-const SCHEMA: i64 = 1;
-/// "kenl": tells the file from other programs' databases.
-const APPLICATION_ID: i64 = 0x6b65_6e6c;
-/// How long a reader or writer waits for the other, or for somebody's `sqlite3` shell.
-const BUSY_BOUND: Duration = Duration::from_secs(5);
-/// Commits that may wait for the writer. The event loop sends one and waits for it.
-const COMMIT_QUEUE: usize = 16;
-/// The most runs one listing gives, newest first.
-const MAX_LISTED_RUNS: usize = 10_000;
-/// The most candidates an ambiguous prefix lists.
-const MAX_CANDIDATES: usize = 10;
+/// Jobs that may wait for the writer: the loop's commit, and a removal now and then.
+const JOB_QUEUE: usize = 4;
 
 /// The store, open.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    writer: mpsc::Sender<(Commit, oneshot::Sender<Result<(), StoreError>>)>,
+    writer: mpsc::Sender<Job>,
     reader: Arc<Mutex<Connection>>,
 }
 
-/// Facts that become durable together.
-#[derive(Debug)]
-pub(crate) struct Commit {
-    pub(crate) facts: Vec<mind::Fact>,
+/// A fact on its way to the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) fact: mind::Fact,
     pub(crate) detail: Detail,
-    /// Where the run of these facts stands afterwards.
-    pub(crate) state: &'static str,
-    pub(crate) at_ms: u64,
+    /// Where the run of the fact stands afterwards.
+    pub(crate) state: Standing,
+    pub(crate) at: Time,
 }
 
-/// A run as it is kept.
+/// What was in the store when it was opened.
 #[derive(Debug)]
-pub(crate) struct KeptRun {
-    pub(crate) id: String,
-    pub(crate) slot: String,
-    pub(crate) state: String,
-    pub(crate) request: Request,
-    pub(crate) started: Option<Started>,
-    pub(crate) stuck: Option<Stuck>,
-    pub(crate) ended: Option<Ended>,
-}
-
-/// Which run somebody means.
-#[derive(Debug)]
-pub(crate) enum Meant {
-    One(Box<KeptRun>),
-    Several(Vec<String>),
-    Nobody,
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) state: mind::State,
+    pub(crate) live: Vec<KeptRun>,
+    pub(crate) last_seq: u64,
 }
 
 impl Store {
-    /// Opens the store, making it if there is none, and replays what is live.
-    pub(crate) fn open(path: &Path) -> Result<(Self, mind::State), StoreError> {
-        make_private(path).map_err(StoreError::Io)?;
-        let mut connection = connect(path)?;
-        prepare(&mut connection)?;
-        let state = replay(&connection)?;
-        let reader = connect(path)?;
-        reader.pragma_update(None, "query_only", true).map_err(StoreError::to("set up reader"))?;
-        let (writer, commits) = mpsc::channel(COMMIT_QUEUE);
+    /// Opens the store, making it if there is none, and replays what is live on top of `state`.
+    pub(crate) fn open(path: &Path, state: mind::State) -> Result<Opened, StoreError> {
+        let connection = schema::open_writer(path)?;
+        let state =
+            read::replay(&connection, state).map_err(StoreError::to("replay the journal"))?;
+        let live = read::live(&connection).map_err(StoreError::to("read the runs"))?;
+        let last_seq = read::last_seq(&connection).map_err(StoreError::to("read the journal"))?;
+        let reader = schema::open_reader(path)?;
+        let (writer, jobs) = mpsc::channel(JOB_QUEUE);
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(connection, commits))
+            .spawn(move || write_all(connection, jobs))
             .map_err(StoreError::Io)?;
-        Ok((Self { writer, reader: Arc::new(Mutex::new(reader)) }, state))
+        let store = Self { writer, reader: Arc::new(Mutex::new(reader)) };
+        Ok(Opened { store, state, live, last_seq })
     }
 
-    /// Makes facts durable. After an error nothing of them is.
-    pub(crate) async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
+    /// Makes facts durable, all or none, and returns the number of the first.
+    pub(crate) async fn commit(&self, entries: Vec<Entry>) -> Result<u64, StoreError> {
+        self.have(|reply| Job::Commit(entries, reply)).await
+    }
+
+    /// Removes what is old, and names the runs whose directories are nobody's now.
+    pub(crate) async fn retain(&self, bounds: Bounds) -> Result<Vec<String>, StoreError> {
+        self.have(|reply| Job::Retain(bounds, reply)).await
+    }
+
+    async fn have<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
+    ) -> Result<T, StoreError> {
         let (reply, done) = oneshot::channel();
-        self.writer.send((commit, reply)).await.map_err(|_| StoreError::Gone)?;
+        self.writer.send(job(reply)).await.map_err(|_| StoreError::Gone)?;
         done.await.map_err(|_| StoreError::Gone)?
     }
 
-    /// Every run, or every run that is not dead, newest first.
-    pub(crate) async fn list(&self, all: bool) -> Result<Vec<KeptRun>, StoreError> {
-        let sql = "SELECT id, slot, state, request, started, stuck, ended FROM run \
-             WHERE ?1 OR state <> 'dead' \
-             ORDER BY json_extract(request, '$.at_ms') DESC LIMIT ?2";
-        self.read(move |c| query(c, sql, params![all, MAX_LISTED_RUNS as i64])).await
+    /// Runs newest first, dead ones too.
+    pub(crate) async fn list(&self, page: Page) -> Result<Vec<KeptRun>, StoreError> {
+        self.read(move |c| read::list(c, &page)).await
     }
 
     /// The run of exactly this id.
     pub(crate) async fn run(&self, id: &str) -> Result<Option<KeptRun>, StoreError> {
         let id = id.to_owned();
-        self.read(move |c| by_id(c, &id)).await
+        self.read(move |c| read::by_id(c, &id)).await
     }
 
     /// The run somebody means by an id, by the name of a slot it holds, or by the beginning of an
     /// id, in this order.
     pub(crate) async fn meant_by(&self, name: &str) -> Result<Meant, StoreError> {
         let name = name.to_owned();
-        self.read(move |c| meant_by(c, &name)).await
+        self.read(move |c| read::meant_by(c, &name)).await
+    }
+
+    /// The journal after a line, oldest first.
+    pub(crate) async fn lines(&self, after: u64, limit: usize) -> Result<Lines, StoreError> {
+        self.read(move |c| read::lines(c, after, limit)).await
+    }
+
+    /// What SQLite finds wrong with the file, if anything.
+    pub(crate) async fn quick_check(&self) -> Result<Option<String>, StoreError> {
+        self.read(read::quick_check).await
     }
 
     async fn read<T: Send + 'static>(
@@ -122,192 +128,13 @@ impl Store {
     ) -> Result<T, StoreError> {
         let reader = self.reader.clone();
         let read = tokio::task::spawn_blocking(move || look(&locked(&reader)));
-        read.await.map_err(|_| StoreError::Gone)?.map_err(StoreError::to("read runs"))
+        read.await.map_err(|_| StoreError::Gone)?.map_err(StoreError::to("read the store"))
     }
 }
 
 /// A reader that panicked has left nothing half-done: it cannot write.
 fn locked(reader: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     reader.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// SQLite gives its other files the permissions of the first.
-fn make_private(path: &Path) -> io::Result<()> {
-    File::options().append(true).create(true).mode(0o600).open(path).map(drop)
-}
-
-fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let open = || {
-        let connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY_BOUND)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        Ok(connection)
-    };
-    open().map_err(StoreError::to("open the store"))
-}
-
-fn prepare(connection: &mut Connection) -> Result<(), StoreError> {
-    let found = connection
-        .pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
-        .map_err(StoreError::to("read the schema's version"))?;
-    if found > SCHEMA {
-        return Err(StoreError::Newer { found });
-    }
-    if found == SCHEMA {
-        return Ok(());
-    }
-    let make = |connection: &mut Connection| {
-        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        tx.execute_batch(include_str!("schema.sql"))?;
-        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-        tx.pragma_update(None, "user_version", SCHEMA)?;
-        tx.commit()
-    };
-    make(connection).map_err(StoreError::to("make the tables"))
-}
-
-/// What is believed of every run that is not dead, from its facts.
-fn replay(connection: &Connection) -> Result<mind::State, StoreError> {
-    let sql = "SELECT run, fact FROM journal \
-         WHERE run IN (SELECT id FROM run WHERE state <> 'dead') ORDER BY seq";
-    let read = || {
-        let mut statement = connection.prepare(sql)?;
-        let rows = statement.query_map([], |row| {
-            let run: String = row.get(0)?;
-            let fact: format::Fact = json(row, 1)?;
-            Ok(fact.of(&run))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    };
-    let mut state = mind::State::default();
-    let facts = read().map_err(StoreError::to("replay the journal"))?;
-    facts.iter().for_each(|fact| state.apply(fact));
-    Ok(state)
-}
-
-fn write_all(
-    mut connection: Connection,
-    mut commits: mpsc::Receiver<(Commit, oneshot::Sender<Result<(), StoreError>>)>,
-) {
-    while let Some((commit, reply)) = commits.blocking_recv() {
-        let written = write(&mut connection, &commit).map_err(StoreError::to("write the journal"));
-        let _ = reply.send(written);
-    }
-}
-
-fn write(connection: &mut Connection, commit: &Commit) -> rusqlite::Result<()> {
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for fact in &commit.facts {
-        let run = fact.run().map(mind::RunId::as_str);
-        if let Some(run) = run {
-            update_run(&tx, run, fact, commit)?;
-        }
-        let fact = text(&format::Fact::from(fact))?;
-        let line = params![commit.at_ms as i64, run, fact, text(&commit.detail)?];
-        tx.prepare_cached("INSERT INTO journal (at_ms, run, fact, detail) VALUES (?, ?, ?, ?)")?
-            .execute(line)?;
-    }
-    tx.commit()
-}
-
-fn update_run(
-    tx: &Transaction<'_>,
-    run: &str,
-    fact: &mind::Fact,
-    commit: &Commit,
-) -> rusqlite::Result<()> {
-    if let mind::Fact::Admitted { slot, .. } = fact {
-        // Our own invariant: a run without a request is never written.
-        let Detail::Request(request) = &commit.detail else {
-            return Err(rusqlite::Error::InvalidQuery);
-        };
-        let request = text(request)?;
-        tx.prepare_cached("INSERT INTO run (id, slot, state, request) VALUES (?, ?, ?, ?)")?
-            .execute(params![run, slot.as_str(), commit.state, request])?;
-        return Ok(());
-    }
-    let (sql, kept) = match &commit.detail {
-        Detail::Started(started) => ("UPDATE run SET state = ?, started = ?", text(started)?),
-        Detail::Stuck(stuck) => ("UPDATE run SET state = ?, stuck = ?", text(stuck)?),
-        Detail::Ended(ended) => ("UPDATE run SET state = ?, ended = ?", text(ended)?),
-        Detail::Nothing | Detail::Exited(_) | Detail::Request(_) => {
-            tx.prepare_cached("UPDATE run SET state = ? WHERE id = ?")?
-                .execute(params![commit.state, run])?;
-            return Ok(());
-        }
-    };
-    tx.prepare_cached(&format!("{sql} WHERE id = ?"))?.execute(params![commit.state, kept, run])?;
-    Ok(())
-}
-
-fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeptRun>> {
-    let sql = "SELECT id, slot, state, request, started, stuck, ended FROM run WHERE id = ?";
-    connection.prepare_cached(sql)?.query_row([id], kept_run).optional()
-}
-
-fn meant_by(connection: &Connection, name: &str) -> rusqlite::Result<Meant> {
-    if let Some(run) = by_id(connection, name)? {
-        return Ok(Meant::One(Box::new(run)));
-    }
-    let columns = "SELECT id, slot, state, request, started, stuck, ended FROM run";
-    let by_slot = format!("{columns} WHERE slot = ? AND state <> 'dead'");
-    // `substr`, not LIKE: a name may hold the characters LIKE gives a meaning.
-    let by_prefix =
-        format!("{columns} WHERE substr(id, 1, length(?1)) = ?1 LIMIT {MAX_CANDIDATES}");
-    for sql in [by_slot, by_prefix] {
-        let mut found = query(connection, &sql, [name])?;
-        match found.len() {
-            0 => {}
-            1 => return Ok(Meant::One(Box::new(found.remove(0)))),
-            2.. => return Ok(Meant::Several(found.into_iter().map(|run| run.id).collect())),
-        }
-    }
-    Ok(Meant::Nobody)
-}
-
-fn query(
-    connection: &Connection,
-    sql: &str,
-    params: impl rusqlite::Params,
-) -> rusqlite::Result<Vec<KeptRun>> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(params, kept_run)?;
-    rows.collect()
-}
-
-fn kept_run(row: &Row<'_>) -> rusqlite::Result<KeptRun> {
-    Ok(KeptRun {
-        id: row.get(0)?,
-        slot: row.get(1)?,
-        state: row.get(2)?,
-        request: json(row, 3)?,
-        started: maybe_json(row, 4)?,
-        stuck: maybe_json(row, 5)?,
-        ended: maybe_json(row, 6)?,
-    })
-}
-
-fn text(value: &impl serde::Serialize) -> rusqlite::Result<String> {
-    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
-}
-
-fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
-    let text = row.get_ref(at)?.as_str()?;
-    let kind = rusqlite::types::Type::Text;
-    serde_json::from_str(text)
-        .map_err(|e| rusqlite::Error::FromSqlConversionFailure(at, kind, e.into()))
-}
-
-fn maybe_json<T: serde::de::DeserializeOwned>(
-    row: &Row<'_>,
-    at: usize,
-) -> rusqlite::Result<Option<T>> {
-    if row.get_ref(at)? == rusqlite::types::ValueRef::Null {
-        return Ok(None);
-    }
-    json(row, at).map(Some)
 }
 
 /// What the store could not do.
@@ -321,6 +148,19 @@ pub enum StoreError {
         /// Its schema.
         found: i64,
     },
+    /// The file is another program's.
+    Foreign(PathBuf),
+    /// Locks or shared memory cannot be trusted there.
+    UnfitFileSystem {
+        /// Which file system.
+        kind: String,
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// SQLite cannot have a write-ahead log there; the mode it has instead.
+    NoWal(String),
+    /// This program was built with an SQLite that may corrupt its files.
+    OldSqlite(&'static str),
     /// The system refused its file or its writer's thread.
     Io(io::Error),
     /// The writer is gone: the daemon is leaving.
@@ -331,6 +171,24 @@ impl StoreError {
     fn to(what: &'static str) -> impl Fn(rusqlite::Error) -> Self {
         move |e| Self::Sql(what, e)
     }
+
+    /// True if the home has no room or may not be written: what was tried may be tried again.
+    #[must_use]
+    pub fn is_for_want_of_space(&self) -> bool {
+        use rusqlite::ErrorCode::{DiskFull, ReadOnly, SystemIoFailure};
+        match self {
+            Self::Sql(_, e) => {
+                matches!(e.sqlite_error_code(), Some(DiskFull | ReadOnly | SystemIoFailure))
+            }
+            Self::Newer { .. }
+            | Self::Foreign(_)
+            | Self::UnfitFileSystem { .. }
+            | Self::NoWal(_)
+            | Self::OldSqlite(_)
+            | Self::Io(_)
+            | Self::Gone => false,
+        }
+    }
 }
 
 impl fmt::Display for StoreError {
@@ -339,8 +197,31 @@ impl fmt::Display for StoreError {
             Self::Sql(what, e) => write!(f, "failed to {what}: {e}"),
             Self::Newer { found } => write!(
                 f,
-                "the store has schema {found} and this kennel knows {SCHEMA}: use the newer one"
+                "the store has schema {found} and this kennel knows {}: use the newer one",
+                schema::SCHEMA
             ),
+            Self::Foreign(path) => write!(
+                f,
+                "{} is not a store of kennel's: move it away, or set KENNEL_HOME to another place",
+                path.display()
+            ),
+            Self::UnfitFileSystem { kind, path } => write!(
+                f,
+                "{} would be on {kind}, where locks and shared memory cannot be trusted: \
+                 set KENNEL_HOME to a directory on a local disk",
+                path.display()
+            ),
+            Self::NoWal(mode) => write!(
+                f,
+                "the store's file system allows no write-ahead log (SQLite chose {mode:?}): \
+                 set KENNEL_HOME to a directory on a local disk"
+            ),
+            Self::OldSqlite(version) => {
+                write!(
+                    f,
+                    "SQLite {version} may corrupt its files: build kennel with 3.51.3 or later"
+                )
+            }
             Self::Io(e) => write!(f, "failed to set up the store: {e}"),
             Self::Gone => f.write_str("the store is closed"),
         }
@@ -353,6 +234,9 @@ impl std::error::Error for StoreError {}
 mod tests {
     use super::*;
     use crate::text::Text;
+    use format::{Ended, Request};
+    use retention::Keep;
+    use std::time::Duration;
 
     struct Scratch(std::path::PathBuf);
 
@@ -364,8 +248,12 @@ mod tests {
             Self(dir)
         }
 
-        fn open(&self) -> Result<(Store, mind::State), StoreError> {
-            Store::open(&self.0.join("kennel.db"))
+        fn file(&self) -> PathBuf {
+            self.0.join("kennel.db")
+        }
+
+        fn open(&self) -> Result<Opened, StoreError> {
+            Store::open(&self.file(), mind::State::default())
         }
     }
 
@@ -379,70 +267,176 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    fn admit(run: &str, slot: &str) -> Commit {
+    fn admit(run: &str, slot: &str, worktree: Option<&str>) -> Entry {
         let request = Request {
             command: vec![Text("true".into())],
             cwd: Text("/".into()),
             terminal: false,
+            stdin: false,
+            worktree: worktree.map(str::to_owned),
+            boot: String::new(),
             grace_ms: 1,
             on_exit: kennel_process::OnExit::Sweep,
             at_ms: 1,
         };
-        Commit {
-            facts: vec![mind::Fact::Admitted { run: run.into(), slot: slot.into() }],
-            detail: Detail::Request(Box::new(request)),
-            state: "starting",
-            at_ms: 1,
+        let claim = mind::Claim { slot: slot.into(), worktree: worktree.map(Into::into) };
+        Entry {
+            fact: mind::Fact::Admitted { run: run.into(), claim },
+            detail: Detail::Request(Arc::new(request)),
+            state: Standing::Starting,
+            at: Time(1),
         }
     }
 
-    fn end(run: &str, ending: mind::Ending, state: &'static str) -> Commit {
-        let ended = Ended::NeverStarted { message: "no".to_owned(), failure: None, at_ms: 2 };
-        Commit {
-            facts: vec![mind::Fact::Ended { run: run.into(), ending }],
-            detail: Detail::Ended(ended),
-            state,
+    fn end(run: &str, ending: mind::Ending, state: Standing) -> Entry {
+        let ended = Ended::NeverStarted {
+            message: "no".to_owned(),
+            failure: None,
             at_ms: 2,
+            interrupted: false,
+        };
+        Entry {
+            fact: mind::Fact::Ended { run: run.into(), ending },
+            detail: Detail::Ended(Arc::new(ended)),
+            state,
+            at: Time(2),
         }
+    }
+
+    fn dead(run: &str) -> Entry {
+        end(run, mind::Ending::Dead, Standing::Dead)
     }
 
     #[test]
-    fn two_live_runs_in_a_slot_are_refused_even_if_the_mind_asks_for_them() {
+    fn two_live_runs_in_a_slot_or_worktree_are_refused_even_if_the_mind_asks_for_them() {
         let scratch = Scratch::new("double");
-        let (store, _) = scratch.open().unwrap();
-        wait(store.commit(admit("a1", "s"))).unwrap();
-        assert!(wait(store.commit(admit("a2", "s"))).is_err());
+        let store = scratch.open().unwrap().store;
+        let commit = |entry: Entry| wait(store.commit(vec![entry]));
+        commit(admit("a1", "s", Some("/w"))).unwrap();
+        assert!(commit(admit("a2", "s", None)).is_err());
+        assert!(commit(admit("a2", "t", Some("/w"))).is_err());
         assert!(wait(store.run("a2")).unwrap().is_none(), "nothing of a refused commit is left");
-        wait(store.commit(end("a1", mind::Ending::Lost, "stuck"))).unwrap();
-        assert!(wait(store.commit(admit("a2", "s"))).is_err());
-        wait(store.commit(end("a1", mind::Ending::Dead, "dead"))).unwrap();
-        wait(store.commit(admit("a2", "s"))).unwrap();
+        commit(end("a1", mind::Ending::Lost, Standing::Stuck)).unwrap();
+        assert!(commit(admit("a2", "s", None)).is_err());
+        commit(dead("a1")).unwrap();
+        commit(admit("a2", "s", Some("/w"))).unwrap();
+        let both = vec![admit("b1", "u", None), admit("b2", "u", None)];
+        assert!(wait(store.commit(both)).is_err());
+        assert!(wait(store.run("b1")).unwrap().is_none(), "all of a commit or nothing");
     }
 
     #[test]
     fn what_was_committed_is_believed_after_a_restart() {
         let scratch = Scratch::new("replay");
-        let (store, mut state) = scratch.open().unwrap();
-        let dead = end("a1", mind::Ending::Dead, "dead");
-        for commit in [admit("a1", "s"), dead, admit("a2", "s"), admit("b1", "t")] {
-            commit.facts.iter().for_each(|fact| state.apply(fact));
-            wait(store.commit(commit)).unwrap();
-        }
-        let (again, replayed) = scratch.open().unwrap();
-        assert_eq!(replayed, state);
-        let meant = |name: &'static str| wait(again.meant_by(name)).unwrap();
-        assert!(matches!(meant("s"), Meant::One(run) if run.id == "a2"));
-        assert!(matches!(meant("b"), Meant::One(run) if run.id == "b1"));
+        let Opened { store, mut state, .. } = scratch.open().unwrap();
+        let entries = vec![
+            admit("a1", "s", None),
+            dead("a1"),
+            admit("a2", "s", Some("/w")),
+            admit("b1", "t", None),
+        ];
+        entries.iter().for_each(|entry| state.apply(&entry.fact));
+        assert_eq!(wait(store.commit(entries)).unwrap(), 1);
+        let again = scratch.open().unwrap();
+        assert_eq!(again.state, state);
+        assert_eq!((again.last_seq, again.live.len()), (4, 2));
+        let meant = |name: &'static str| wait(again.store.meant_by(name)).unwrap();
+        assert!(matches!(meant("s"), Meant::One(run) if &*run.id == "a2"));
+        assert!(matches!(meant("b"), Meant::One(run) if &*run.id == "b1"));
         assert!(matches!(meant("a"), Meant::Several(ids) if ids == ["a1", "a2"]));
         assert!(matches!(meant("%"), Meant::Nobody));
+        assert!(matches!(meant(""), Meant::Nobody));
     }
 
     #[test]
-    fn a_store_of_a_later_kennel_is_refused() {
+    fn a_store_of_a_later_kennel_or_of_another_program_is_refused() {
         let scratch = Scratch::new("newer");
         drop(scratch.open().unwrap());
-        let connection = Connection::open(scratch.0.join("kennel.db")).unwrap();
-        connection.pragma_update(None, "user_version", SCHEMA + 1).unwrap();
-        assert!(matches!(scratch.open(), Err(StoreError::Newer { found: 2 })));
+        let connection = Connection::open(scratch.file()).unwrap();
+        connection.pragma_update(None, "user_version", schema::SCHEMA + 1).unwrap();
+        let found = schema::SCHEMA + 1;
+        assert!(matches!(scratch.open(), Err(StoreError::Newer { found: f }) if f == found));
+        connection.pragma_update(None, "application_id", 7).unwrap();
+        assert!(matches!(scratch.open(), Err(StoreError::Foreign(_))));
+    }
+
+    /// A store as the first schema had it, with a run that is dead and one that is not.
+    fn first_schema(path: &Path) {
+        let old = Connection::open(path).unwrap();
+        old.execute_batch(include_str!("1.sql")).unwrap();
+        old.execute_batch(
+            r#"PRAGMA application_id = 0x6b656e6c; PRAGMA user_version = 1;
+            INSERT INTO run VALUES ('a1', 's', 'dead',
+                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,"on_exit":"sweep","at_ms":5}',
+                NULL, NULL, '{"never_started":{"message":"no","failure":null,"at_ms":9}}');
+            INSERT INTO run VALUES ('a2', 's', 'starting',
+                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,"on_exit":"sweep","at_ms":7}',
+                NULL, NULL, NULL);
+            INSERT INTO journal (at_ms, run, fact, detail)
+                VALUES (7, 'a2', '{"admitted":{"slot":"s"}}', '"nothing"');"#,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn an_older_store_is_copied_then_migrated_and_nothing_of_it_is_lost() {
+        let scratch = Scratch::new("migrate");
+        first_schema(&scratch.file());
+        let opened = scratch.open().unwrap();
+        let page = Page { before: None, limit: 10 };
+        let runs = wait(opened.store.list(page)).unwrap();
+        let ids: Vec<&str> = runs.iter().map(|run| &*run.id).collect();
+        assert_eq!(ids, ["a2", "a1"], "newest first");
+        assert_eq!(opened.state.holder(&"s".into()).map(mind::RunId::as_str), Some("a2"));
+        let copy = Connection::open(schema::backup_path(&scratch.file(), 1)).unwrap();
+        let version = copy.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));
+        assert_eq!(version.unwrap(), 1);
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_older_store_as_it_was() {
+        let scratch = Scratch::new("halfway");
+        first_schema(&scratch.file());
+        // A directory in the place of the copy: no copy, no migration.
+        let in_the_way = schema::backup_path(&scratch.file(), 1);
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        assert!(scratch.open().is_err());
+        let connection = Connection::open(scratch.file()).unwrap();
+        let version = connection.pragma_query_value(None, "user_version", |r| r.get::<_, i64>(0));
+        assert_eq!(version.unwrap(), 1);
+        std::fs::remove_dir_all(in_the_way).unwrap();
+        scratch.open().unwrap();
+    }
+
+    #[test]
+    fn what_is_old_goes_whole_and_readers_who_come_late_are_told() {
+        let scratch = Scratch::new("retain");
+        let store = scratch.open().unwrap().store;
+        let entries = vec![
+            admit("a1", "s", None),
+            dead("a1"),
+            admit("a2", "s", None),
+            admit("a3", "t", None),
+            dead("a3"),
+        ];
+        wait(store.commit(entries)).unwrap();
+        let keep = Keep { age: Duration::from_millis(10), bytes: u64::MAX };
+        let retain = |now| wait(store.retain(keep.bounds(now, Vec::new()))).unwrap();
+        let reader = |acked: i64| {
+            let connection = Connection::open(scratch.file()).unwrap();
+            let sql = "INSERT OR REPLACE INTO consumer VALUES ('me', ?, 100)";
+            connection.execute(sql, [acked]).unwrap();
+        };
+        assert!(retain(12).is_empty(), "not old enough");
+        reader(1);
+        assert!(retain(100).is_empty(), "somebody has still to read of it");
+        reader(2);
+        assert_eq!(retain(100), ["a1"]);
+        let lines = wait(store.lines(0, 10)).unwrap();
+        assert_eq!(lines.removed_through, Some(2));
+        assert_eq!(lines.lines.iter().map(|l| l.seq).collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!(wait(store.lines(2, 10)).unwrap().removed_through, None);
+        assert_eq!(retain(100 + 30 + 1), ["a3"], "who has not come for very long holds nothing");
+        assert!(wait(store.run("a2")).unwrap().is_some(), "what lives is kept, however old");
     }
 }

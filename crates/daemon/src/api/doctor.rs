@@ -1,0 +1,220 @@
+//! `GET` and `POST /v1/doctor`: how everything is, and the repair of what is safe to repair.
+//!
+//! Owns: what is looked at and how it is put. Repairs only what nobody can miss: leftovers of runs
+//! that are over, empty cgroups. Never signals anything.
+
+use axum::Json;
+use axum::extract::State;
+use kennel_process::{Containment, strongest_containment};
+
+use super::error::ApiError;
+use super::{App, wire};
+use crate::found::{Finder, Stray};
+use crate::store::kept::Standing;
+use crate::store::unfit_file_system;
+use wire::{Finding, Level};
+
+/// Less free space than this is worth a word.
+const LITTLE_SPACE: u64 = 512 << 20;
+/// Less than this, and starts will soon be refused.
+const NO_SPACE: u64 = 16 << 20;
+/// Where systemd notes whose services outlive their sessions.
+const LINGER_DIR: &str = "/var/lib/systemd/linger";
+/// There only where systemd runs.
+const SYSTEMD_DIR: &str = "/run/systemd/system";
+
+/// Looks at everything and changes nothing.
+#[utoipa::path(get, path = "/v1/doctor", responses((status = 200, body = wire::Doctor)))]
+pub(super) async fn examine(State(app): State<App>) -> Result<Json<wire::Doctor>, ApiError> {
+    Ok(Json(look(&app, Repair::No).await?))
+}
+
+/// Looks at everything and repairs what is safe to repair.
+#[utoipa::path(post, path = "/v1/doctor", responses((status = 200, body = wire::Doctor)))]
+pub(super) async fn fix(
+    State(app): State<App>,
+    _body: axum::body::Bytes,
+) -> Result<Json<wire::Doctor>, ApiError> {
+    Ok(Json(look(&app, Repair::Yes).await?))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repair {
+    Yes,
+    No,
+}
+
+async fn look(app: &App, repair: Repair) -> Result<wire::Doctor, ApiError> {
+    let finder =
+        Finder { home: app.home.clone(), store: app.store.clone(), inbox: app.inbox.clone() };
+    let mut findings = vec![containment(), file_system(app), space(app)];
+    findings.push(store(&finder).await);
+    findings.extend(runs(app));
+    findings.extend(leftovers(&finder, repair).await);
+    findings.extend(cgroups(&finder, repair).await);
+    findings.extend(linger());
+    Ok(wire::Doctor { findings })
+}
+
+fn finding(check: &str, level: Level, message: impl Into<String>) -> Finding {
+    Finding {
+        check: check.to_owned(),
+        level,
+        message: message.into(),
+        hint: None,
+        fixable: false,
+        fixed: false,
+    }
+}
+
+impl Finding {
+    fn hint(mut self, hint: &str) -> Self {
+        self.hint = Some(hint.to_owned());
+        self
+    }
+}
+
+fn containment() -> Finding {
+    let (strongest, why) = strongest_containment();
+    let because = why.map(|why| format!(": {why}")).unwrap_or_default();
+    match strongest {
+        Containment::Cgroup => {
+            finding("containment", Level::Ok, "runs are held by a cgroup and a subreaper")
+        }
+        Containment::Subreaper | Containment::Group => {
+            let message = format!("runs are held by {strongest} only{because}");
+            finding("containment", Level::Note, message).hint(
+                "every descendant is still found and ended; but if a run's keeper is killed, its \
+                 end can be proven only by a reboot. Run kennel where a cgroup v2 can be written: \
+                 as a service with Delegate=yes (`kennel service install`)",
+            )
+        }
+    }
+}
+
+fn file_system(app: &App) -> Finding {
+    let state = app.home.state().join("kennel.db");
+    match unfit_file_system(&state) {
+        Ok(None) => finding("store", Level::Ok, "the home is on a local file system"),
+        Ok(Some(kind)) => finding("store", Level::Problem, format!("the home is on {kind}"))
+            .hint("set KENNEL_HOME to a directory on a local disk"),
+        Err(e) => finding("store", Level::Problem, format!("failed to ask for its kind: {e}")),
+    }
+}
+
+fn space(app: &App) -> Finding {
+    let left = match rustix::fs::statvfs(app.home.state()) {
+        Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize),
+        Err(e) => {
+            return finding("space", Level::Problem, format!("failed to ask for free space: {e}"));
+        }
+    };
+    let message = format!("{} MB are free in the home", left >> 20);
+    match left {
+        0..NO_SPACE => finding("space", Level::Problem, message)
+            .hint("starts are refused when it is full; runs that are alive go on"),
+        NO_SPACE..LITTLE_SPACE => finding("space", Level::Note, message),
+        LITTLE_SPACE.. => finding("space", Level::Ok, message),
+    }
+}
+
+async fn store(finder: &Finder) -> Finding {
+    match finder.store_is_sound().await {
+        Ok(None) => finding("store", Level::Ok, "the store is sound"),
+        Ok(Some(wrong)) => {
+            finding("store", Level::Problem, format!("the store is damaged: {wrong}"))
+                .hint("copies from before migrations lie beside it; runs that are alive go on")
+        }
+        Err(e) => finding("store", Level::Problem, e.to_string()),
+    }
+}
+
+fn runs(app: &App) -> Vec<Finding> {
+    let runs = app.live.all();
+    let mut findings = vec![finding("runs", Level::Ok, format!("{} runs are live", runs.len()))];
+    for run in runs.iter().filter(|run| run.state == Standing::Stuck) {
+        let why = run.stuck.as_ref().map_or("it is lost", |stuck| &stuck.reason);
+        let message = format!("run {} in slot {} is stuck: {why}", run.id, run.slot);
+        findings.push(
+            finding("runs", Level::Problem, message)
+                .hint("`kennel show` names what is left; its slot stays taken until it is gone"),
+        );
+    }
+    findings
+}
+
+async fn leftovers(finder: &Finder, repair: Repair) -> Vec<Finding> {
+    let strays = match finder.directories() {
+        Ok(directories) => finder.strays(directories).await,
+        Err(e) => Err(e),
+    };
+    let strays = match strays {
+        Ok(strays) => strays,
+        Err(e) => {
+            let message = format!("failed to look for leftovers: {e}");
+            return vec![finding("leftovers", Level::Problem, message)];
+        }
+    };
+    let mut findings = Vec::new();
+    for stray in strays {
+        findings.push(match stray {
+            Stray::Run(run) => {
+                let message = format!("run {run} is there and the store does not know it");
+                let fixed = repair == Repair::Yes && finder.take_in(&run).await;
+                Finding { fixable: true, fixed, ..finding("leftovers", Level::Problem, message) }
+            }
+            Stray::Leftover(run) => {
+                let message = format!("the directory of run {run}, which is over, is nobody's");
+                let fixed = repair == Repair::Yes && finder.remove(&run).is_ok();
+                Finding { fixable: true, fixed, ..finding("leftovers", Level::Note, message) }
+            }
+        });
+    }
+    if findings.is_empty() {
+        findings.push(finding("leftovers", Level::Ok, "every run's directory is known"));
+    }
+    findings
+}
+
+async fn cgroups(finder: &Finder, repair: Repair) -> Vec<Finding> {
+    let leaves = match finder.stray_leaves().await {
+        Ok(leaves) => leaves,
+        Err(e) => {
+            let message = format!("failed to look for cgroups: {e}");
+            return vec![finding("cgroups", Level::Note, message)];
+        }
+    };
+    let mut findings = Vec::new();
+    for leaf in leaves {
+        let path = leaf.path.display();
+        findings.push(if leaf.populated {
+            let message = format!("{path} has processes in it and no run here knows it");
+            finding("cgroups", Level::Note, message)
+                .hint("it may belong to a kennel with another home; nobody in it is touched")
+        } else {
+            let fixed = repair == Repair::Yes && leaf.remove().unwrap_or(false);
+            let message = format!("{path} is empty and no run here knows it");
+            Finding { fixable: true, fixed, ..finding("cgroups", Level::Note, message) }
+        });
+    }
+    if findings.is_empty() {
+        findings.push(finding("cgroups", Level::Ok, "every cgroup of ours belongs to a run"));
+    }
+    findings
+}
+
+/// Without it a user's services end with the last session, and the daemon with them.
+fn linger() -> Option<Finding> {
+    let user = std::env::var("USER").ok().filter(|user| !user.contains('/'))?;
+    if !std::path::Path::new(SYSTEMD_DIR).exists() || rustix::process::geteuid().is_root() {
+        return None;
+    }
+    if std::path::Path::new(LINGER_DIR).join(&user).exists() {
+        return Some(finding("linger", Level::Ok, "services of this user outlive their sessions"));
+    }
+    let message = "services of this user, kennel's too, end when the last session does";
+    Some(
+        finding("linger", Level::Note, message)
+            .hint("`loginctl enable-linger` lets the daemon and its runs go on after you log out"),
+    )
+}

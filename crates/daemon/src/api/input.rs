@@ -1,0 +1,71 @@
+//! `POST /v1/runs/{run}/input`: bytes for a run's standard input or terminal.
+//!
+//! Owns: handing them to its keeper, which takes all of them or says why not.
+
+use std::path::PathBuf;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use kennel_process::{Connection, ConnectionError, RefusalCode};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::ApiError;
+use super::{App, BadQuery};
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InputQuery {
+    /// Close it after these bytes: the run reads end of file. Not for a terminal.
+    #[serde(default)]
+    close: bool,
+}
+
+/// Writes to a run's standard input or terminal.
+#[utoipa::path(post, path = "/v1/runs/{run}/input", params(("run" = String, Path), InputQuery),
+    request_body(content = String, content_type = "application/octet-stream"),
+    responses((status = 204)))]
+pub(super) async fn input(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    query: Result<Query<InputQuery>, BadQuery>,
+    body: Bytes,
+) -> Result<StatusCode, ApiError> {
+    let Query(query) = query?;
+    let run = app.meant_by(&name).await?;
+    let dir = app.home.run_dir(&run.id);
+    let write = tokio::task::spawn_blocking(move || write(dir, &body, query.close));
+    write.await.map_err(|_| ApiError::leaving())?.map_err(|e| refused(&e))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn write(dir: PathBuf, bytes: &[u8], close: bool) -> Result<(), ConnectionError> {
+    let mut keeper = Connection::open(&dir)?;
+    keeper.write(bytes)?;
+    if close { keeper.close_stdin() } else { Ok(()) }
+}
+
+/// Why a keeper did not take input.
+pub(super) fn refused(error: &ConnectionError) -> ApiError {
+    let ConnectionError::Refused(refusal) = error else {
+        return ApiError::new(StatusCode::CONFLICT, "not_live", "the run has ended, or is ending");
+    };
+    let (status, code) = match refusal.code {
+        RefusalCode::NoInput => (StatusCode::CONFLICT, "no_input"),
+        RefusalCode::InputFull => (StatusCode::TOO_MANY_REQUESTS, "input_full"),
+        RefusalCode::Ended | RefusalCode::Gone => (StatusCode::CONFLICT, "not_live"),
+        RefusalCode::NoTerminal => (StatusCode::CONFLICT, "no_terminal"),
+        RefusalCode::UnknownRequest
+        | RefusalCode::Protocol
+        | RefusalCode::BadSignal
+        | RefusalCode::Busy
+        | RefusalCode::System => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+    };
+    let error = ApiError::new(status, code, refusal.message.clone());
+    match code {
+        "no_input" => error.hint("start it with --stdin or --pty to write to it"),
+        "input_full" => error.hint("the run does not read; try again later"),
+        _ => error,
+    }
+}

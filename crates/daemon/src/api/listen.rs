@@ -1,0 +1,206 @@
+//! Who may connect: our own user on the private socket; on TCP, if that was asked for, whoever has
+//! the token, from this machine, and no page of a browser that was not served by us.
+//!
+//! Owns: both listeners' checks. Each rule alone has been got around somewhere; all of them apply.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::net::{UnixListener, UnixStream, unix};
+
+use super::error::ApiError;
+
+/// Pause after an accept that failed: out of descriptors, mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of the token before they are written as hexadecimal digits.
+const TOKEN_BYTES: usize = 32;
+/// Names of this machine for itself.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// A listener that serves nobody but our own user and root.
+pub(crate) struct OwnersOnly(pub(crate) UnixListener);
+
+impl axum::serve::Listener for OwnersOnly {
+    type Io = UnixStream;
+    type Addr = unix::SocketAddr;
+
+    async fn accept(&mut self) -> (UnixStream, unix::SocketAddr) {
+        let own = rustix::process::geteuid().as_raw();
+        loop {
+            match self.0.accept().await {
+                Ok((stream, from)) => {
+                    if stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
+                        return (stream, from);
+                    }
+                    tracing::warn!("turned a stranger away: {:?}", stream.peer_cred());
+                }
+                Err(e) => {
+                    tracing::error!("failed to accept a connection: {e}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<unix::SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// What a request over TCP must show.
+#[derive(Clone)]
+pub(crate) struct Guard(Arc<Rules>);
+
+struct Rules {
+    token: String,
+    names: Vec<String>,
+}
+
+impl Guard {
+    pub(crate) fn new(token: String, address: SocketAddr) -> Self {
+        let names = OWN_NAMES.iter().map(|name| (*name).to_owned());
+        let own = match address {
+            SocketAddr::V4(v4) => v4.ip().to_string(),
+            SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+        };
+        Self(Arc::new(Rules { token, names: names.chain([own]).collect() }))
+    }
+
+    fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        // First: a page that had its own name point to this machine still sends that name.
+        if !text(header::HOST).is_some_and(|host| self.is_ours(host)) {
+            return Err(forbidden("bad_host", "this is not a name of this machine"));
+        }
+        if let Some(origin) = text(header::ORIGIN) {
+            let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
+            if !host.is_some_and(|host| self.is_ours(host)) {
+                return Err(forbidden("bad_origin", "pages from elsewhere may not ask"));
+            }
+        }
+        let given = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        if !given.is_some_and(|given| same(given.as_bytes(), self.0.token.as_bytes())) {
+            let message = "a token is needed";
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "bad_token", message)
+                .hint("send `Authorization: Bearer TOKEN` with what is in the home's `token`"));
+        }
+        Ok(())
+    }
+
+    /// A name of ours, with or without a port.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+            Some(_) | None => host,
+        };
+        self.0.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+}
+
+pub(crate) async fn guarded(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(e) => e.into_response(),
+    }
+}
+
+fn forbidden(code: &str, message: &str) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, code, message)
+}
+
+/// Compares in a time that says nothing about where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+/// Only this machine: there is no encryption, so that anything else would be open to the network.
+pub(crate) fn check_address(address: SocketAddr) -> io::Result<()> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let why = format!(
+        "{address} can be reached from other machines, and kennel has no encryption: listen on \
+         127.0.0.1 or [::1] and forward the port with ssh"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+/// The token that the file has, made up if there is none.
+pub(crate) fn token(path: &Path) -> io::Result<String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().len() == TOKEN_BYTES * 2 => return Ok(text.trim().to_owned()),
+        Ok(_) => {
+            let why = format!("{} does not hold a token: remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(_) => {}
+    }
+    let mut random = [0_u8; TOKEN_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(token.as_bytes())?;
+    file.sync_all()?;
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(with: &[(header::HeaderName, &str)]) -> Option<String> {
+        let guard = Guard::new("t0ken".to_owned(), "127.0.0.1:80".parse().unwrap());
+        let mut headers = HeaderMap::new();
+        for (name, value) in with {
+            headers.insert(name, value.parse().unwrap());
+        }
+        guard.check(&headers).err().map(|e| e.code().to_owned())
+    }
+
+    #[test]
+    fn a_request_needs_our_name_our_page_and_the_token() {
+        use header::{AUTHORIZATION, HOST, ORIGIN};
+        let token = (AUTHORIZATION, "Bearer t0ken");
+        for (headers, refused) in [
+            (vec![(HOST, "localhost:8080"), token.clone()], None),
+            (vec![(HOST, "[::1]:8080"), token.clone()], None),
+            (vec![(HOST, "127.0.0.1"), (ORIGIN, "http://127.0.0.1:1"), token.clone()], None),
+            (vec![token.clone()], Some("bad_host")),
+            (vec![(HOST, "evil.example"), token.clone()], Some("bad_host")),
+            (vec![(HOST, "localhost.evil.example:80"), token.clone()], Some("bad_host")),
+            (
+                vec![(HOST, "localhost"), (ORIGIN, "http://evil.example"), token.clone()],
+                Some("bad_origin"),
+            ),
+            (vec![(HOST, "localhost"), (ORIGIN, "null"), token], Some("bad_origin")),
+            (vec![(HOST, "localhost")], Some("bad_token")),
+            (vec![(HOST, "localhost"), (AUTHORIZATION, "Bearer t0keN")], Some("bad_token")),
+            (vec![(HOST, "localhost"), (AUTHORIZATION, "Bearer ")], Some("bad_token")),
+        ] {
+            assert_eq!(asked(&headers).as_deref(), refused, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn only_this_machine_is_listened_to() {
+        for (address, ok) in [
+            ("127.0.0.1:0", true),
+            ("[::1]:80", true),
+            ("0.0.0.0:80", false),
+            ("[::]:80", false),
+            ("192.168.0.1:80", false),
+        ] {
+            assert_eq!(check_address(address.parse().unwrap()).is_ok(), ok, "{address}");
+        }
+    }
+}

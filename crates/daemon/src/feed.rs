@@ -1,0 +1,74 @@
+//! The journal as it grows, for those who follow it.
+//!
+//! Owns: the newest lines in memory, so that a hundred followers do not ask the disk for what was
+//! just written. What is older comes from the store. Never ahead of it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::store::{Line, Lines, Store, StoreError};
+
+/// Lines kept in memory; who lags further behind reads the store.
+const RECENT: usize = 4096;
+/// The most lines one answer has.
+pub(crate) const MAX_LINES: usize = 1000;
+
+/// The way to the journal's lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Feed {
+    store: Store,
+    recent: Arc<Mutex<VecDeque<Line>>>,
+    last: watch::Sender<u64>,
+}
+
+impl Feed {
+    pub(crate) fn new(store: Store, last_seq: u64) -> Self {
+        Self { store, recent: Arc::default(), last: watch::Sender::new(last_seq) }
+    }
+
+    /// Lines that were just committed.
+    pub(crate) fn append(&self, lines: Vec<Line>) {
+        let Some(newest) = lines.last().map(|line| line.seq) else { return };
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.extend(lines);
+        let surplus = recent.len().saturating_sub(RECENT);
+        recent.drain(..surplus);
+        drop(recent);
+        self.last.send_replace(newest);
+    }
+
+    /// The number of the newest line.
+    pub(crate) fn last(&self) -> u64 {
+        *self.last.borrow()
+    }
+
+    /// Wakes when there are lines after the last one seen by it.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.last.subscribe()
+    }
+
+    /// Lines after a number, oldest first, at most so many.
+    pub(crate) async fn after(&self, after: u64, limit: usize) -> Result<Lines, StoreError> {
+        let limit = limit.clamp(1, MAX_LINES);
+        if after >= self.last() {
+            return Ok(Lines::default());
+        }
+        if let Some(lines) = self.recent(after, limit) {
+            return Ok(Lines { lines, removed_through: None });
+        }
+        self.store.lines(after, limit).await
+    }
+
+    /// From memory, if all that was asked for is there.
+    fn recent(&self, after: u64, limit: usize) -> Option<Vec<Line>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = recent.front()?.seq;
+        if after + 1 < first {
+            return None;
+        }
+        let from = recent.partition_point(|line| line.seq <= after);
+        Some(recent.iter().skip(from).take(limit).cloned().collect())
+    }
+}

@@ -1,0 +1,68 @@
+//! What is kept of every run that is not dead, in memory, and whom to wake when it changes.
+//!
+//! Owns: a copy of what the store has, changed by the event loop alone, right after each commit.
+//! Never ahead of the store; questions about the dead go there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::store::kept::{KeptRun, Standing};
+
+/// Runs that are not dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Live(Arc<Mutex<HashMap<Arc<str>, watch::Sender<KeptRun>>>>);
+
+impl Live {
+    pub(crate) fn new(runs: Vec<KeptRun>) -> Self {
+        let known = runs.into_iter().map(|run| (run.id.clone(), watch::Sender::new(run)));
+        Self(Arc::new(Mutex::new(known.collect())))
+    }
+
+    /// The run of this id.
+    pub(crate) fn get(&self, id: &str) -> Option<KeptRun> {
+        self.locked().get(id).map(|run| run.borrow().clone())
+    }
+
+    /// The run that holds this slot.
+    pub(crate) fn in_slot(&self, slot: &str) -> Option<KeptRun> {
+        let runs = self.locked();
+        let found = runs.values().find(|run| &*run.borrow().slot == slot);
+        found.map(|run| run.borrow().clone())
+    }
+
+    /// The run of this id, and every change of it from here on, its death included.
+    pub(crate) fn watch(&self, id: &str) -> Option<watch::Receiver<KeptRun>> {
+        self.locked().get(id).map(watch::Sender::subscribe)
+    }
+
+    /// All of them, newest first.
+    pub(crate) fn all(&self) -> Vec<KeptRun> {
+        let mut runs: Vec<KeptRun> =
+            self.locked().values().map(|run| run.borrow().clone()).collect();
+        runs.sort_by(|a, b| (b.request.at_ms, &b.id).cmp(&(a.request.at_ms, &a.id)));
+        runs
+    }
+
+    /// A run as it was just committed.
+    pub(crate) fn put(&self, run: KeptRun) {
+        let mut runs = self.locked();
+        if run.state == Standing::Dead {
+            // Whoever waits still sees the last value.
+            if let Some(known) = runs.remove(&run.id) {
+                known.send_replace(run);
+            }
+            return;
+        }
+        match runs.get(&run.id) {
+            Some(known) => drop(known.send_replace(run)),
+            None => drop(runs.insert(run.id.clone(), watch::Sender::new(run))),
+        }
+    }
+
+    /// Nothing is left half-done by whoever panicked: every change is one call.
+    fn locked(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<KeptRun>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

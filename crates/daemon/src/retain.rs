@@ -1,0 +1,88 @@
+//! Removing what is old, now and then. Owns when, and the directories of what was removed; what may
+//! go is the store's rule.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::home::Home;
+use crate::store::kept::Standing;
+use crate::store::retention::{Keep, REMOVED_AT_ONCE};
+use crate::store::{Page, Store};
+use crate::time::Time;
+
+/// How long after its start a daemon first looks for what is old: adoption comes first.
+const FIRST_LOOK: Duration = Duration::from_secs(60);
+/// How often it looks from then on.
+const EVERY: Duration = Duration::from_secs(3600);
+/// Runs whose size is asked for at once.
+const PAGE: usize = 1000;
+
+pub(crate) async fn retain_for_ever(home: Home, store: Store, keep: Keep) {
+    tokio::time::sleep(FIRST_LOOK).await;
+    loop {
+        match retain(&home, &store, &keep).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!("removed {removed} runs that were old or too large"),
+            Err(e) => tracing::warn!("failed to remove what is old: {e}"),
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Removes what is to go, and says how many runs that were.
+pub(crate) async fn retain(home: &Home, store: &Store, keep: &Keep) -> io::Result<usize> {
+    let mut removed = 0;
+    loop {
+        let large = too_large(home, store, keep).await?;
+        let bounds = keep.bounds(Time::now().0, large);
+        let gone = store.retain(bounds).await.map_err(io::Error::other)?;
+        for run in &gone {
+            remove_dir(&home.run_dir(run))?;
+        }
+        removed += gone.len();
+        if gone.len() < REMOVED_AT_ONCE {
+            return Ok(removed);
+        }
+    }
+}
+
+/// The oldest dead runs beyond the bytes that are kept.
+async fn too_large(home: &Home, store: &Store, keep: &Keep) -> io::Result<Vec<String>> {
+    let (mut bytes, mut large) = (0_u64, Vec::new());
+    let mut before = None;
+    loop {
+        let page = Page { before: before.take(), limit: PAGE };
+        let runs = store.list(page).await.map_err(io::Error::other)?;
+        for run in &runs {
+            if run.state == Standing::Dead {
+                bytes = bytes.saturating_add(size_of(&home.run_dir(&run.id)));
+                if bytes > keep.bytes {
+                    large.push(run.id.to_string());
+                }
+            }
+        }
+        match runs.last() {
+            Some(last) if runs.len() == PAGE => {
+                before = Some((last.request.at_ms, last.id.to_string()));
+            }
+            Some(_) | None => break,
+        }
+    }
+    // Oldest first.
+    large.reverse();
+    Ok(large)
+}
+
+fn size_of(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|found| found.len()).sum()
+}
+
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

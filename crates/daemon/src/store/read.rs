@@ -1,0 +1,193 @@
+//! Questions to the store. Owns every query; changes nothing.
+
+use std::sync::Arc;
+
+use kennel_supervisor as mind;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::format;
+use super::kept::{KeptRun, Standing};
+use crate::time::Time;
+
+/// The most candidates an ambiguous prefix lists.
+const MAX_CANDIDATES: usize = 10;
+
+const COLUMNS: &str = "SELECT id, slot, state, request, started, stuck, ended FROM run";
+
+/// Which run somebody means.
+#[derive(Debug)]
+pub(crate) enum Meant {
+    One(KeptRun),
+    Several(Vec<String>),
+    Nobody,
+}
+
+/// Which runs a listing gives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    /// Those asked for before this moment and id, if it is not the first page.
+    pub(crate) before: Option<(u64, String)>,
+    pub(crate) limit: usize,
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) seq: u64,
+    pub(crate) at: Time,
+    pub(crate) run: Option<Arc<str>>,
+    pub(crate) slot: Option<Arc<str>>,
+    pub(crate) fact: Arc<format::Fact>,
+    pub(crate) detail: Arc<format::Detail>,
+}
+
+/// Some of the journal, and what is not there any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines {
+    pub(crate) lines: Vec<Line>,
+    /// Up to this number lines were removed that the reader may not have seen.
+    pub(crate) removed_through: Option<u64>,
+}
+
+/// What is believed of every run that is not dead, from its facts.
+pub(super) fn replay(
+    connection: &Connection,
+    mut state: mind::State,
+) -> rusqlite::Result<mind::State> {
+    let sql = "SELECT run, fact FROM journal \
+         WHERE run IN (SELECT id FROM run WHERE state <> 'dead') ORDER BY seq";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let run: String = row.get(0)?;
+        let fact: format::Fact = json(row, 1)?;
+        state.apply(&fact.of(&run));
+    }
+    Ok(state)
+}
+
+pub(super) fn live(connection: &Connection) -> rusqlite::Result<Vec<KeptRun>> {
+    query(connection, &format!("{COLUMNS} WHERE state <> 'dead'"), [])
+}
+
+/// Newest first.
+pub(super) fn list(connection: &Connection, page: &Page) -> rusqlite::Result<Vec<KeptRun>> {
+    let (at, id) = match &page.before {
+        Some((at, id)) => (*at as i64, id.as_str()),
+        None => (i64::MAX, ""),
+    };
+    let sql = format!(
+        "{COLUMNS} WHERE (requested_ms, id) < (?1, ?2) \
+         ORDER BY requested_ms DESC, id DESC LIMIT ?3"
+    );
+    query(connection, &sql, params![at, id, page.limit as i64])
+}
+
+pub(super) fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeptRun>> {
+    connection
+        .prepare_cached(&format!("{COLUMNS} WHERE id = ?"))?
+        .query_row([id], kept_run)
+        .optional()
+}
+
+/// An id, else the slot a run holds, else the beginning of an id, else a slot's last run.
+pub(super) fn meant_by(connection: &Connection, name: &str) -> rusqlite::Result<Meant> {
+    if let Some(run) = by_id(connection, name)? {
+        return Ok(Meant::One(run));
+    }
+    let by_slot = format!("{COLUMNS} WHERE slot = ?1 AND state <> 'dead'");
+    // A range, not LIKE: a name may hold the characters LIKE gives a meaning.
+    let by_prefix = format!(
+        "{COLUMNS} WHERE id >= ?1 AND id < ?1 || char(0x10ffff) ORDER BY id LIMIT {MAX_CANDIDATES}"
+    );
+    let last_of_slot =
+        format!("{COLUMNS} WHERE slot = ?1 ORDER BY requested_ms DESC, id DESC LIMIT 1");
+    let tries = if name.is_empty() { vec![] } else { vec![by_slot, by_prefix, last_of_slot] };
+    for sql in tries {
+        let mut found = query(connection, &sql, [name])?;
+        match found.len() {
+            0 => {}
+            1 => return Ok(Meant::One(found.remove(0))),
+            2.. => return Ok(Meant::Several(found.iter().map(|run| run.id.to_string()).collect())),
+        }
+    }
+    Ok(Meant::Nobody)
+}
+
+/// Lines after a number, oldest first.
+pub(super) fn lines(connection: &Connection, after: u64, limit: usize) -> rusqlite::Result<Lines> {
+    let through = removed_through(connection)?;
+    let sql = "SELECT seq, at_ms, journal.run, slot, fact, detail FROM journal \
+         LEFT JOIN run ON run.id = journal.run WHERE seq > ? ORDER BY seq LIMIT ?";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(params![after as i64, limit as i64], |row| {
+        Ok(Line {
+            seq: row.get::<_, i64>(0)? as u64,
+            at: Time(row.get::<_, i64>(1)? as u64),
+            run: row.get(2)?,
+            slot: row.get(3)?,
+            fact: Arc::new(json(row, 4)?),
+            detail: Arc::new(json(row, 5)?),
+        })
+    })?;
+    let lines = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(Lines { lines, removed_through: (after < through).then_some(through) })
+}
+
+fn removed_through(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT through FROM removed";
+    connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|seq| seq as u64)
+}
+
+/// The number of the last line there ever was.
+pub(super) fn last_seq(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'journal'";
+    connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|seq| seq as u64)
+}
+
+/// What SQLite finds wrong with the file: the first of it.
+pub(super) fn quick_check(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    Ok((found != "ok").then_some(found))
+}
+
+fn query(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<KeptRun>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(params, kept_run)?;
+    rows.collect()
+}
+
+fn kept_run(row: &Row<'_>) -> rusqlite::Result<KeptRun> {
+    let word = row.get_ref(2)?.as_str()?;
+    Ok(KeptRun {
+        id: row.get(0)?,
+        slot: row.get(1)?,
+        // The table's own check allows no other word.
+        state: Standing::from_word(word).unwrap_or(Standing::Stuck),
+        request: Arc::new(json(row, 3)?),
+        started: maybe_json(row, 4)?,
+        stuck: maybe_json(row, 5)?,
+        ended: maybe_json(row, 6)?,
+    })
+}
+
+fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    let text = row.get_ref(at)?.as_str()?;
+    let kind = rusqlite::types::Type::Text;
+    serde_json::from_str(text)
+        .map_err(|e| rusqlite::Error::FromSqlConversionFailure(at, kind, e.into()))
+}
+
+fn maybe_json<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    at: usize,
+) -> rusqlite::Result<Option<Arc<T>>> {
+    if row.get_ref(at)? == rusqlite::types::ValueRef::Null {
+        return Ok(None);
+    }
+    json(row, at).map(|value| Some(Arc::new(value)))
+}

@@ -1,0 +1,115 @@
+//! The one writer: a thread with the only connection that writes.
+//!
+//! Owns: the order of commits. Everything of one job is durable when it is answered, or nothing of
+//! it is. Facts that came together are committed together.
+
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use kennel_supervisor as mind;
+
+use super::format::{self, Detail};
+use super::kept::Standing;
+use super::{Entry, StoreError, retention};
+
+/// Something to write, and who waits for it.
+pub(super) enum Job {
+    /// Facts that become durable together; answered with the number of the first.
+    Commit(Vec<Entry>, oneshot::Sender<Result<u64, StoreError>>),
+    /// What is old enough is removed; answered with the runs whose directories are nobody's now.
+    Retain(retention::Bounds, oneshot::Sender<Result<Vec<String>, StoreError>>),
+}
+
+pub(super) fn write_all(mut connection: Connection, mut jobs: mpsc::Receiver<Job>) {
+    while let Some(job) = jobs.blocking_recv() {
+        // Nobody may be waiting any more; what was written is written.
+        match job {
+            Job::Commit(entries, reply) => {
+                let written = in_one(&mut connection, |tx| write(tx, &entries));
+                drop(reply.send(written.map_err(StoreError::to("write the journal"))));
+            }
+            Job::Retain(bounds, reply) => {
+                let removed = in_one(&mut connection, |tx| retention::remove(tx, &bounds));
+                drop(reply.send(removed.map_err(StoreError::to("remove what is old"))));
+            }
+        }
+    }
+}
+
+fn in_one<T>(
+    connection: &mut Connection,
+    write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    // Immediate: a transaction that reads first and writes later can be refused in between.
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let written = write(&tx)?;
+    tx.commit()?;
+    Ok(written)
+}
+
+/// Writes facts in order; the number of the first.
+fn write(tx: &Transaction<'_>, entries: &[Entry]) -> rusqlite::Result<u64> {
+    let mut first = None;
+    for entry in entries {
+        let run = entry.fact.run().map(mind::RunId::as_str);
+        if let Some(run) = run {
+            update_run(tx, run, entry)?;
+        }
+        let fact = text(&format::Fact::from(&entry.fact))?;
+        // A request may be large, and the run's own row has it.
+        let detail = match &entry.detail {
+            Detail::Request(_) => text(&Detail::Nothing)?,
+            other => text(other)?,
+        };
+        tx.prepare_cached("INSERT INTO journal (at_ms, run, fact, detail) VALUES (?, ?, ?, ?)")?
+            .execute(params![entry.at.0 as i64, run, fact, detail])?;
+        first.get_or_insert(tx.last_insert_rowid() as u64);
+    }
+    Ok(first.unwrap_or(0))
+}
+
+fn update_run(tx: &Transaction<'_>, run: &str, entry: &Entry) -> rusqlite::Result<()> {
+    let state = entry.state.word();
+    if let mind::Fact::Admitted { claim, .. } = &entry.fact {
+        // Our own invariant: a run without a request is never written.
+        let Detail::Request(request) = &entry.detail else {
+            return Err(rusqlite::Error::InvalidQuery);
+        };
+        let worktree = claim.worktree.as_ref().map(mind::Worktree::as_str);
+        let at = request.at_ms as i64;
+        tx.prepare_cached(
+            "INSERT INTO run (id, slot, worktree, state, requested_ms, request) \
+             VALUES (?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            run,
+            claim.slot.as_str(),
+            worktree,
+            state,
+            at,
+            text(request)?
+        ])?;
+        return Ok(());
+    }
+    let (sql, kept) = match &entry.detail {
+        Detail::Started(started) => ("UPDATE run SET state = ?, started = ?", text(started)?),
+        Detail::Stuck(stuck) => ("UPDATE run SET state = ?, stuck = ?", text(stuck)?),
+        Detail::Ended(ended) => {
+            let at = (entry.state == Standing::Dead).then_some(ended.at_ms() as i64);
+            tx.prepare_cached("UPDATE run SET state = ?, ended = ?, ended_ms = ? WHERE id = ?")?
+                .execute(params![state, text(ended)?, at, run])?;
+            return Ok(());
+        }
+        Detail::Nothing | Detail::Exited(_) | Detail::Request(_) => {
+            tx.prepare_cached("UPDATE run SET state = ? WHERE id = ?")?
+                .execute(params![state, run])?;
+            return Ok(());
+        }
+    };
+    tx.prepare_cached(&format!("{sql} WHERE id = ?"))?.execute(params![state, kept, run])?;
+    Ok(())
+}
+
+fn text(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+}
