@@ -98,8 +98,8 @@ impl Family {
         let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children")).ok()?;
         let numbers = children.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
         numbers.into_iter().find_map(|number| {
-            let command = fs::read(format!("/proc/{number}/cmdline")).ok()?;
-            let keeps = command.split(|b| *b == 0).nth(1) == Some(b"keeper");
+            let name = fs::read(format!("/proc/{number}/comm")).ok()?;
+            let keeps = name == b"kennel-keeper\n";
             let fits = keeps && fits(state_of(number)?);
             fits.then(|| Process::from_number(number).ok()).flatten()
         })

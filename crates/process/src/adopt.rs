@@ -16,6 +16,8 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::cohort::{self, Cohort, Role};
@@ -148,7 +150,7 @@ fn ended_already(dir: &RunDir, keeper: Keeper) -> Result<Option<Adopted>, AdoptE
     };
     let boot = sys::proc::boot_id().map_err(AdoptError::System)?;
     let started = history.started().filter(|_| keeper == Keeper::Gone);
-    let reboot = started.and_then(|s| Proof::by_reboot(&s.leader, &boot));
+    let reboot = started.and_then(|s| Proof::by_reboot(&s.leader.boot_id, &boot));
     if let Some(recorded) = history.end() {
         // A keeper that was killed after its last word left its socket.
         let lost = matches!(recorded.verdict, Verdict::Lost(_));
@@ -173,6 +175,27 @@ fn ended_already(dir: &RunDir, keeper: Keeper) -> Result<Option<Adopted>, AdoptE
         let status = history.exit().unwrap_or(proof.leader());
         let cause = cause_of(&history, Cause::Lost);
         Adopted::Ended(Box::new(end(dir, cause, status, Verdict::Dead(proof))))
+    }))
+}
+
+/// The name the kernel gives to the time since the machine was started, to be kept beside the
+/// intent to start a run.
+pub fn boot_id() -> Result<String, AdoptError> {
+    sys::proc::boot_id().map_err(AdoptError::System)
+}
+
+/// The end of a run of another boot whose directory is not there: it went down with the machine
+/// before it was on disk. `None` if the machine has not been started anew; then somebody removed
+/// it, and what it was about may live.
+pub fn ended_by_reboot(boot: &str) -> Result<Option<End>, AdoptError> {
+    let proof = Proof::by_reboot(boot, &boot_id()?);
+    Ok(proof.map(|proof| End {
+        cause: Cause::Lost,
+        status: proof.leader(),
+        verdict: Verdict::Dead(proof),
+        output: OutputTotals::default(),
+        start_error: None,
+        at_ms: unix_ms(),
     }))
 }
 
@@ -206,7 +229,14 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
         return Err(AdoptError::System(io::Error::other("a record without a start")));
     };
     let leader = started.leader.reopen().map_err(AdoptError::System)?;
-    Ok(Adopted::Orphaned(Box::new(Orphan { dir, _lock: lock, history, started, leader })))
+    Ok(Adopted::Orphaned(Box::new(Orphan {
+        dir,
+        _lock: lock,
+        history,
+        started,
+        leader,
+        hurry: Hurry::default(),
+    })))
 }
 
 /// True if there must have been a record: its keeper noted that it wrote one, or was here and its
@@ -249,6 +279,35 @@ pub struct Orphan {
     history: History,
     started: Started,
     leader: Option<Process>,
+    hurry: Hurry,
+}
+
+/// Shortens the stop of an orphan, also from another thread while it is under way. Every copy is
+/// the same one.
+#[derive(Clone, Debug)]
+pub struct Hurry(Arc<AtomicU64>);
+
+/// Nobody is in a hurry.
+const NO_HURRY: u64 = u64::MAX;
+
+impl Default for Hurry {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(NO_HURRY)))
+    }
+}
+
+impl Hurry {
+    /// Has force used after this grace, counted from now. Never later than was said before.
+    pub fn to(&self, grace: Duration) {
+        let until = sys::boottime().saturating_add(grace).as_micros();
+        let until = u64::try_from(until).unwrap_or(NO_HURRY);
+        self.0.fetch_min(until, Ordering::Relaxed);
+    }
+
+    fn until(&self) -> Option<Duration> {
+        let until = self.0.load(Ordering::Relaxed);
+        (until != NO_HURRY).then(|| Duration::from_micros(until))
+    }
 }
 
 /// What came of stopping an orphan.
@@ -287,6 +346,11 @@ impl Orphan {
         }
     }
 
+    /// Has every later stop end sooner if this says so.
+    pub fn heed(&mut self, hurry: Hurry) {
+        self.hurry = hurry;
+    }
+
     /// Asks what is left of the run to end, and forces it after `grace`.
     pub fn stop(&mut self, cause: Cause, grace: Duration) -> Result<Swept, AdoptError> {
         self.sweep(cause, grace).map_err(AdoptError::System)
@@ -307,7 +371,7 @@ impl Orphan {
         };
         let containment = self.started.containment;
         let mut cohort = Cohort::new(containment, Role::Adopter, self.leader.take(), leaf);
-        let swept = climb(&mut cohort, self.started.ask, grace, gone.is_some());
+        let swept = climb(&mut cohort, self.started.ask, grace, gone.is_some(), &self.hurry);
         failpoint("adopt.climbed")?;
         let swept = swept.and_then(|s| self.conclude(&mut cohort, cause, gone, s));
         self.leader = cohort.into_leader();
@@ -384,6 +448,7 @@ fn climb(
     ask: crate::Signal,
     grace: Duration,
     leaf_gone: bool,
+    hurry: &Hurry,
 ) -> io::Result<Climbed> {
     let mut ladder = Ladder::new(OnExit::Sweep);
     let begun = sys::boottime();
@@ -400,6 +465,9 @@ fn climb(
     loop {
         let now_seen = seen(cohort);
         let now = sys::boottime();
+        if let Some(until) = hurry.until() {
+            let _ = ladder.request(now, until.saturating_sub(now), now_seen);
+        }
         match ladder.next(now, now_seen) {
             Rung::Ask => cohort.ask(ask),
             Rung::Force { round } => {

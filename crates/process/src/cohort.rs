@@ -31,6 +31,11 @@ const MAX_WALK: usize = 100_000;
 const MAX_HELD: usize = 400;
 /// How long one round goes on killing children without a pause.
 const PASSES_BOUND: Duration = Duration::from_millis(5);
+/// A run is short up to here: a time in which no machine gives out all of its process numbers, so
+/// that who is younger than the run is known by the number.
+const SHORT_RUN: Duration = Duration::from_secs(1);
+/// The most numbers that are gone through one by one. Beyond, the list of processes is shorter.
+const MAX_YOUNGER: u32 = 4096;
 /// Collecting zombies one by one is repeated at most this part of the time.
 const REAP_DUTY: u32 = 2;
 
@@ -551,16 +556,40 @@ pub(crate) fn describe(held: &Pidfd) -> Option<Survivor> {
 /// inherited by whatever a user starts later from a server that began in the run. An error means
 /// that nobody can say; who belongs to another user and hides its environment is passed over.
 pub(crate) fn suspects(run: &RunId) -> io::Result<(Vec<Suspect>, u64)> {
+    suspects_among(run, proc::all()?)
+}
+
+/// The same for a run that lasted `age` only. To look at every process of the machine costs more
+/// than the whole rest of a short run. Who was there before the run has the cookie only if it turned
+/// into another program meanwhile; so after a short run those are looked at who are younger.
+pub(crate) fn suspects_after(
+    run: &RunId,
+    leader: &Identity,
+    age: Duration,
+) -> io::Result<(Vec<Suspect>, u64)> {
+    let leader = Pid::new(leader.pid.into()).filter(|_| age < SHORT_RUN);
+    let younger = leader.map(|pid| proc::younger_than(pid, MAX_YOUNGER)).transpose()?.flatten();
+    match younger {
+        Some(younger) => suspects_among(run, younger),
+        None => suspects(run),
+    }
+}
+
+fn suspects_among(run: &RunId, numbers: Vec<Pid>) -> io::Result<(Vec<Suspect>, u64)> {
     let cookie = run.cookie();
+    let carries = |pid| match proc::environment_has(pid, cookie.as_bytes()) {
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Err(e),
+        Ok(carries) => Ok(carries),
+        Err(_) => Ok(false),
+    };
     let (mut listed, mut count) = (Vec::new(), 0);
-    for pid in proc::all()? {
+    for pid in numbers {
+        // A quick look first, so that strangers need not be held; then the look that counts.
+        if !carries(pid)? {
+            continue;
+        }
         let Some(held) = unless_gone(Pidfd::open(pid))? else { continue };
-        let carries = match proc::environment_has(pid, cookie.as_bytes()) {
-            Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(e),
-            Ok(carries) => carries,
-            Err(_) => false,
-        };
-        if !carries || held.has_ended()? {
+        if !carries(pid)? || held.has_ended()? {
             continue;
         }
         if let (Ok(identity), Ok(stat)) = (Identity::of(&held), proc::stat(pid)) {

@@ -7,11 +7,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::control::{
     Answer, Do, Event, Frame, MAX_FRAME_BYTES, PROTOCOL, Refusal, Reply, Request, Status,
@@ -266,9 +270,22 @@ impl Connection {
         self.reply_to(id)
     }
 
-    fn send(&mut self, frame: &[u8]) -> Result<(), ConnectionError> {
-        self.stream.set_write_timeout(Some(ANSWER_BOUND)).map_err(ConnectionError::Broken)?;
-        self.stream.write_all(frame).map_err(ConnectionError::Broken)
+    fn send(&mut self, mut frame: &[u8]) -> Result<(), ConnectionError> {
+        let deadline = Instant::now() + ANSWER_BOUND;
+        while !frame.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !ready(&self.stream, PollFlags::OUT, left)? {
+                return Err(ConnectionError::NoAnswer);
+            }
+            // Never waits, also if an event loop has not made the descriptor so.
+            match rustix::net::send(&self.stream, frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            {
+                Ok(n) => frame = &frame[n..],
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(e) => return Err(ConnectionError::Broken(e.into())),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn reply_to(&mut self, id: u64) -> Result<Reply, ConnectionError> {
@@ -317,36 +334,37 @@ impl Connection {
                 None => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() && !self.readable_now()? {
+            if !ready(&self.stream, PollFlags::IN, left)? {
                 return Ok(None);
             }
-            self.read_more(left.max(Duration::from_millis(1)))?;
+            self.read_more()?;
         }
     }
 
-    fn readable_now(&self) -> Result<bool, ConnectionError> {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        let ready = poll(&mut fds, Some(&rustix::time::Timespec::default()));
-        ready.map(|n| n > 0).map_err(|e| ConnectionError::Broken(e.into()))
-    }
-
-    fn read_more(&mut self, timeout: Duration) -> Result<(), ConnectionError> {
-        self.stream.set_read_timeout(Some(timeout)).map_err(ConnectionError::Broken)?;
+    fn read_more(&mut self) -> Result<(), ConnectionError> {
         let mut buffer = [0_u8; 16 << 10];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => Err(ConnectionError::KeeperLeft),
-            Ok(n) => {
+        match rustix::net::recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(ConnectionError::KeeperLeft),
+            Ok((n, _)) => {
                 self.received.extend_from_slice(&buffer[..n]);
                 Ok(())
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
-                Err(ConnectionError::KeeperLeft)
-            }
-            Err(e) => Err(ConnectionError::Broken(e)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(Errno::CONNRESET) => Err(ConnectionError::KeeperLeft),
+            Err(e) => Err(ConnectionError::Broken(e.into())),
         }
+    }
+}
+
+/// Waits until a stream can be read or written, at most so long.
+fn ready(stream: &UnixStream, what: PollFlags, timeout: Duration) -> Result<bool, ConnectionError> {
+    let mut fds = [PollFd::new(stream, what)];
+    // Longer than the kernel counts is for ever, which nobody asks for.
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(e) => Err(ConnectionError::Broken(e.into())),
     }
 }
 

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -261,6 +262,63 @@ impl Leaf {
             }
         }
         Ok(all)
+    }
+}
+
+/// A leaf with a name of ours, found where runs started from here have theirs. Whose it is, its name
+/// alone does not say: another kennel on this machine makes the same ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLeaf {
+    /// The run it is named after.
+    pub run: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// True if anybody is in it.
+    pub populated: bool,
+    /// How long ago it was made.
+    pub age: Duration,
+}
+
+/// Every leaf with a name of ours. None where there is no cgroup to be had.
+pub fn found_leaves() -> io::Result<Vec<FoundLeaf>> {
+    let Ok(own) = own_directory() else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(own)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(run) = name.and_then(|name| name.strip_prefix(LEAF_PREFIX)) else { continue };
+        let run = run.to_owned();
+        // One that cannot be opened is just being removed.
+        let Ok(leaf) = Leaf::open_at(path.clone()) else { continue };
+        let (Ok(populated), Ok(meta)) = (leaf.populated(), leaf.dir.metadata()) else { continue };
+        let age = meta.modified().ok().and_then(|made| made.elapsed().ok()).unwrap_or_default();
+        found.push(FoundLeaf { run, path, populated, age });
+    }
+    Ok(found)
+}
+
+impl FoundLeaf {
+    /// Removes it if nobody is in it; false if somebody is. Nobody is signalled.
+    pub fn remove(&self) -> io::Result<bool> {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => Ok(true),
+            Err(e) if gone(&e) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The strongest containment that can be had here, found out by trying, and why it is not more.
+pub fn strongest_containment() -> (Containment, Option<String>) {
+    let probe = || {
+        let run = RunId::new(format!("probe-{}", std::process::id())).map_err(|e| e.to_string())?;
+        let leaf = Leaf::create(Leaf::path_for(&run)?)?;
+        leaf.remove().map_err(|e| failed("remove", &leaf.id.path, &e))
+    };
+    match probe() {
+        Ok(_) => (Containment::Cgroup, None),
+        Err(why) => (Containment::Subreaper, Some(why)),
     }
 }
 

@@ -80,15 +80,30 @@ impl Identity {
         Ok(identity)
     }
 
+    /// The identity of a child that this very process has forked and not collected: it lives in the
+    /// same boot and the same namespace, and its number is its own.
+    pub(crate) fn of_child(&self, child: &Pidfd) -> io::Result<Self> {
+        let start_ticks = proc::stat(child.pid())?.start_ticks;
+        Ok(Self { pid: child.pid().get(), start_ticks, ..self.clone() }.with_pidfs(child.as_fd()))
+    }
+
     fn assemble(pid: u32, start_ticks: u64, held: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self {
-            boot_id: proc::boot_id()?,
-            pid_namespace: proc::pid_namespace()?,
+        let (boot_id, pid_namespace) = (proc::boot_id()?, proc::pid_namespace()?);
+        let known = Self {
+            boot_id,
+            pid_namespace,
             pid,
             start_ticks,
-            pidfs_inode: inode_of(held),
-            pidfs_handle: handle_of(held).map(|h| PidfsHandle { kind: h.kind, bytes: h.bytes }),
-        })
+            pidfs_inode: None,
+            pidfs_handle: None,
+        };
+        Ok(known.with_pidfs(held))
+    }
+
+    fn with_pidfs(self, held: BorrowedFd<'_>) -> Self {
+        let pidfs_inode = inode_of(held);
+        let pidfs_handle = handle_of(held).map(|h| PidfsHandle { kind: h.kind, bytes: h.bytes });
+        Self { pidfs_inode, pidfs_handle, ..self }
     }
 
     /// Looks for this process, and holds it open if it lives.

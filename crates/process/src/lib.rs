@@ -41,6 +41,7 @@ mod identity;
 pub mod keeper;
 pub mod ladder;
 mod output;
+mod passing;
 mod proof;
 mod record;
 mod signal;
@@ -48,9 +49,9 @@ mod spawn;
 mod spec;
 mod sys;
 
-pub use adopt::{AdoptError, Adopted, Orphan, Swept, adopt};
+pub use adopt::{AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot};
 pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
-pub use containment::{Containment, LeafId};
+pub use containment::{Containment, FoundLeaf, LeafId, found_leaves, strongest_containment};
 pub use control::{Event, PROTOCOL, Refusal, RefusalCode, State, Status};
 pub use exit::{ExitStatus, UnknownStatus};
 pub use foreign::{
@@ -58,13 +59,17 @@ pub use foreign::{
     stop_tree,
 };
 pub use identity::{DeadBecause, HoldError, Identity, Liveness, PidfsHandle, Process};
-pub use output::{Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, read_output};
+pub use output::{
+    Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, read_output, written_so_far,
+};
 pub use proof::{Effort, Evidence, Proof, Survivor, SurvivorReason, Suspect};
 pub use record::{
     Cause, End, LimitReached, Lost, ReadError, StartFailure, StartStage, Started, Verdict,
 };
 pub use signal::{NotASignal, Signal};
-pub use spawn::{KeeperProgram, Run, StartError, start, start_detached, start_with};
+pub use spawn::{
+    KeeperProgram, Run, StartError, raise_descriptor_limit, start, start_detached, start_with,
+};
 pub use spec::{
     COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MAX_GRACE, MIN_KEEP_BYTES,
     OnExit, RunId, Spec, SpecError, Stdin, Streams, TerminalSize,

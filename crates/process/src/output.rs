@@ -116,11 +116,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins a stream that keeps about `keep_bytes`. The first file is made at once, so that a
-    /// directory that cannot be written to refuses the start.
-    pub(crate) fn create(dir: &Path, stream: Stream, keep_bytes: u64) -> io::Result<Self> {
+    /// Begins a stream that keeps about `keep_bytes`. Its first file is made with its first byte: a
+    /// start makes enough files as it is, and a directory that takes none refuses those.
+    pub(crate) fn new(dir: &Path, stream: Stream, keep_bytes: u64) -> Self {
         let head_bytes = keep_bytes / 2;
-        let mut writer = Self {
+        Self {
             dir: dir.to_owned(),
             stream,
             head_bytes,
@@ -129,9 +129,7 @@ impl Writer {
             start: 0,
             tail: std::collections::VecDeque::new(),
             totals: StreamTotals::default(),
-        };
-        writer.file = Some(writer.open_segment()?);
-        Ok(writer)
+        }
     }
 
     pub(crate) fn totals(&self) -> StreamTotals {
@@ -304,6 +302,29 @@ pub fn read_output(dir: &Path, stream: Stream, offset: u64) -> io::Result<Option
     Err(io::Error::other("the output is rotated faster than it can be read"))
 }
 
+/// How much a run has written so far, dropped bytes included, and when it last did, by its files
+/// alone. Of a terminal it is the recording's size.
+pub fn written_so_far(dir: &Path) -> io::Result<(u64, Option<std::time::SystemTime>)> {
+    let (mut bytes, mut last) = ([0_u64; 3], None);
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some((stem, start)) = name.to_str().and_then(|name| name.rsplit_once('.')) else {
+            continue;
+        };
+        let streams = [Stream::Stdout, Stream::Stderr, Stream::Terminal];
+        let stream = streams.iter().position(|stream| stream.file_stem() == stem);
+        let (Some(stream), Ok(start)) = (stream, start.parse::<u64>()) else { continue };
+        // It may be dropped between the listing and the look.
+        let Ok(found) = entry.metadata() else { continue };
+        if found.len() > 0 {
+            bytes[stream] = bytes[stream].max(start + found.len());
+            last = last.max(found.modified().ok());
+        }
+    }
+    Ok((bytes.iter().sum(), last))
+}
+
 /// The offsets at which the kept segments of a stream begin, in order.
 fn segments(dir: &Path, stream: Stream) -> io::Result<Vec<u64>> {
     let mut starts = Vec::new();
@@ -330,20 +351,20 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(crate) fn create(
+    pub(crate) fn begin(
         dir: &Path,
         keep_bytes: u64,
         size: crate::spec::TerminalSize,
         now: std::time::Duration,
         unix_seconds: u64,
-    ) -> io::Result<Self> {
-        let writer = Writer::create(dir, Stream::Terminal, keep_bytes)?;
+    ) -> Self {
+        let writer = Writer::new(dir, Stream::Terminal, keep_bytes);
         let mut recording = Self { writer, began: now, partial: Vec::new(), raw: 0 };
         let header = serde_json::json!({
             "version": 2, "width": size.cols, "height": size.rows, "timestamp": unix_seconds,
         });
         recording.line(&header);
-        Ok(recording)
+        recording
     }
 
     pub(crate) fn totals(&self) -> StreamTotals {
@@ -435,7 +456,7 @@ mod tests {
     fn head_and_tail_are_kept_and_offsets_never_shift() {
         let dir = scratch("limit");
         let keep = 64 << 10;
-        let mut writer = Writer::create(&dir, Stream::Stdout, keep).unwrap();
+        let mut writer = Writer::new(&dir, Stream::Stdout, keep);
         let total: u64 = 1 << 20;
         // Byte n of the stream is n mod 251, so that every kept byte tells its own offset.
         let all: Vec<u8> = (0..total).map(|n| (n % 251) as u8).collect();
@@ -469,7 +490,7 @@ mod tests {
     #[test]
     fn a_disk_that_takes_nothing_costs_bytes_and_says_how_many() {
         let dir = scratch("lost");
-        let mut writer = Writer::create(&dir, Stream::Stdout, 64 << 10).unwrap();
+        let mut writer = Writer::new(&dir, Stream::Stdout, 64 << 10);
         writer.write(b"abc");
         // A descriptor that cannot be written to stands for the full disk.
         writer.file = Some(File::open("/dev/null").unwrap());
@@ -491,7 +512,7 @@ mod tests {
         let size: crate::spec::TerminalSize =
             serde_json::from_str(r#"{"rows":5,"cols":20}"#).unwrap();
         let at = std::time::Duration::from_secs;
-        let mut recording = Recording::create(&dir, 64 << 10, size, at(1), 1_700_000_000).unwrap();
+        let mut recording = Recording::begin(&dir, 64 << 10, size, at(1), 1_700_000_000);
         for byte in "aé€😀".as_bytes() {
             recording.output(at(2), &[*byte]);
         }

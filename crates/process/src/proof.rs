@@ -124,8 +124,8 @@ impl Proof {
     }
 
     /// From a record of another boot: nothing outlives a boot.
-    pub(crate) fn by_reboot(recorded: &Identity, current_boot: &str) -> Option<Self> {
-        if recorded.boot_id == current_boot {
+    pub(crate) fn by_reboot(recorded_boot: &str, current_boot: &str) -> Option<Self> {
+        if recorded_boot == current_boot {
             return None;
         }
         let unknown = ExitStatus::Unknown(crate::exit::UnknownStatus::Reboot);
@@ -271,8 +271,8 @@ mod tests {
     #[test]
     fn a_reboot_is_proven_by_another_boot_id_only() {
         let own = Identity::own().unwrap();
-        assert!(Proof::by_reboot(&own, &own.boot_id).is_none());
-        let proof = Proof::by_reboot(&own, "later").unwrap();
+        assert!(Proof::by_reboot(&own.boot_id, &own.boot_id).is_none());
+        let proof = Proof::by_reboot(&own.boot_id, "later").unwrap();
         assert_eq!(proof.rests_on(), [Evidence::Reboot]);
         assert!(matches!(proof.leader(), ExitStatus::Unknown(_)));
     }

@@ -1,36 +1,45 @@
-//! From a spec to a run that is owned: starts a keeper, hands it the spec, and returns once the
+//! From a spec to a run that is owned: has a keeper forked, hands it the spec, and returns once the
 //! program has really been exec'd.
 //!
 //! Owns: the starter's side of the gated exec. The keeper is this very executable, entered through
-//! [`keeper::enter`](crate::keeper::enter). Whatever happens to the starter afterwards is no
-//! concern of the run's.
+//! [`keeper::enter`](crate::keeper::enter) and loaded once for all runs of a starter. Whatever
+//! happens to the starter afterwards is no concern of the run's.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::DirBuilder;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, ConnectionError};
 use crate::control::{Do, MAX_SPEC_BYTES, Reply, Request, json_frame};
 use crate::identity::Process;
-use crate::keeper::KEEPER_ARG;
+use crate::keeper::{Nursery, START_REQUEST_ID};
+use crate::passing;
 use crate::record::{RunDir, StartFailure, Started};
 use crate::spec::{EnvBase, Environment, Spec, SpecError};
 
 /// How long a start may take: the keeper's own bound on the exec, and room for a loaded machine.
 const START_BOUND: Duration = Duration::from_secs(45);
 
+/// Room for a first answer, which takes a fiftieth of it. A longer one comes in parts.
+const ANSWER_BYTES: usize = 64 << 10;
+
 /// The executable that becomes a run's keeper.
+///
+/// It is loaded once, at the first start: keepers are forked from that one process, which this
+/// value and its clones share and which leaves with the last of them. A keeper therefore has the
+/// limits, the cgroup and the file mode mask that this process had at its first start.
 #[derive(Clone, Debug)]
 pub struct KeeperProgram {
     program: PathBuf,
     env: Vec<(OsString, OsString)>,
+    nursery: Arc<Mutex<Option<Nursery>>>,
 }
 
 impl Default for KeeperProgram {
@@ -43,7 +52,7 @@ impl Default for KeeperProgram {
 impl KeeperProgram {
     /// Another executable that calls [`keeper::enter`](crate::keeper::enter) first in its `main`.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), env: Vec::new() }
+        Self { program: program.into(), env: Vec::new(), nursery: Arc::default() }
     }
 
     /// Gives the keeper itself a variable; the run does not see it. A keeper has no other
@@ -51,7 +60,27 @@ impl KeeperProgram {
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
+        self.nursery = Arc::default();
         self
+    }
+
+    /// Has a keeper forked for a run. Returns our end of its socket.
+    fn launch(&self, dir: &Path) -> Result<UnixStream, StartError> {
+        let (ours, theirs) = UnixStream::pair().map_err(StartError::Launch)?;
+        let mut nursery = self.nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        if nursery.as_ref().is_some_and(|open| open.hand_over(dir, &theirs).is_ok()) {
+            return Ok(ours);
+        }
+        // There was none yet, or it was killed.
+        let open = Nursery::open(&self.program, &self.env).map_err(StartError::Launch)?;
+        open.hand_over(dir, &theirs).map_err(|_| StartError::KeeperDied)?;
+        *nursery = Some(open);
+        Ok(ours)
+    }
+
+    /// Has the next start open another nursery, because this one may stand still.
+    fn forget_nursery(&self) {
+        *self.nursery.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -102,26 +131,30 @@ impl Run {
 /// }
 /// ```
 pub fn start(spec: &Spec, dir: &Path) -> Result<Run, StartError> {
-    start_with(spec, dir, &KeeperProgram::default())
+    static OWN: LazyLock<KeeperProgram> = LazyLock::new(KeeperProgram::default);
+    start_with(spec, dir, &OWN)
 }
 
 /// Like [`start`], with another executable as the keeper.
 pub fn start_with(spec: &Spec, dir: &Path, keeper: &KeeperProgram) -> Result<Run, StartError> {
     spec.check().map_err(StartError::Spec)?;
     let spec = complete(spec).map_err(StartError::Directory)?;
-    let frame = json_frame(&Request { id: 1, what: Do::Start(Box::new(spec)) });
+    let frame = json_frame(&Request { id: START_REQUEST_ID, what: Do::Start(Box::new(spec)) });
     if frame.len() > MAX_SPEC_BYTES {
         return Err(StartError::TooLarge(frame.len()));
     }
     let dir = std::path::absolute(dir).map_err(StartError::Directory)?;
     make_directory(&dir).map_err(StartError::Directory)?;
-    let (mut socket, mut first) = launch(&dir, keeper).map_err(StartError::Launch)?;
+    let mut socket = keeper.launch(&dir)?;
+    socket.set_write_timeout(Some(START_BOUND)).map_err(StartError::Launch)?;
     let heard = match socket.write_all(&frame) {
         Ok(()) => hear(socket, dir),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(StartError::NoAnswer),
         Err(_) => Err(StartError::KeeperDied),
     };
-    // The keeper detached itself as its first act: this collects what it detached from.
-    let _ = first.wait();
+    if let Err(StartError::NoAnswer) = heard {
+        keeper.forget_nursery();
+    }
     heard
 }
 
@@ -132,7 +165,23 @@ fn complete(spec: &Spec) -> io::Result<Spec> {
         Some(cwd) => std::path::absolute(cwd)?,
         None => std::env::current_dir()?,
     };
-    Ok(Spec { env: Environment { base: EnvBase::Clear, set }, cwd: Some(cwd), ..spec.clone() })
+    let env = Environment { base: EnvBase::Clear, set };
+    let descriptors = spec.descriptors.or(BEFORE_RAISED.get().copied());
+    Ok(Spec { env, cwd: Some(cwd), descriptors, ..spec.clone() })
+}
+
+/// The limit that was in force before it was raised.
+static BEFORE_RAISED: OnceLock<u64> = OnceLock::new();
+
+/// Allows this process as many open files as the system lets it have, and returns how many. Runs it
+/// starts get the limit from before: programs that use `select` break with the larger one.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    let Some(soft) = before.current else { return Ok(u64::MAX) };
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: before.maximum, ..before })?;
+    BEFORE_RAISED.get_or_init(|| soft);
+    Ok(before.maximum.unwrap_or(u64::MAX))
 }
 
 fn make_directory(dir: &Path) -> io::Result<()> {
@@ -142,40 +191,25 @@ fn make_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-fn launch(dir: &Path, keeper: &KeeperProgram) -> io::Result<(UnixStream, Child)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let child = Command::new(&keeper.program)
-        .arg(KEEPER_ARG)
-        .arg(dir)
-        .env_clear()
-        .envs(keeper.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    Ok((ours, child))
-}
-
 /// Reads the keeper's first answer and the leader's descriptor that comes with it.
 fn hear(socket: UnixStream, dir: PathBuf) -> Result<Run, StartError> {
     let deadline = Instant::now() + START_BOUND;
-    let mut received = Vec::new();
-    let mut leader = None;
+    let (mut received, mut leader) = (Vec::new(), None);
     while received.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(StartError::NoAnswer);
         }
         socket.set_read_timeout(Some(left)).map_err(StartError::Launch)?;
-        match receive_with_descriptor(&socket, &mut leader) {
-            Ok(bytes) if bytes.is_empty() => return Err(StartError::KeeperDied),
-            Ok(bytes) => received = bytes,
+        match passing::receive(&socket, ANSWER_BYTES) {
+            Ok((bytes, _)) if bytes.is_empty() => return Err(StartError::KeeperDied),
+            Ok(answer) => (received, leader) = answer,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return Err(StartError::KeeperDied),
         }
     }
     let mut connection = Connection::new(RunDir::new(&dir), socket, received);
-    let started = match connection.reply_to(1) {
+    let started = match connection.reply_to(START_REQUEST_ID) {
         Ok(Reply::Status(status)) => status.started,
         Ok(Reply::StartFailed(failure)) => return Err(StartError::Failed(failure)),
         Ok(Reply::Hello { .. } | Reply::Done) => return Err(StartError::KeeperDied),
@@ -185,30 +219,6 @@ fn hear(socket: UnixStream, dir: PathBuf) -> Result<Run, StartError> {
     let held = leader.and_then(|fd| Process::from_parts(fd, started.leader.clone()));
     let leader = held.ok_or(StartError::KeeperDied)?;
     Ok(Run { connection, started, leader, dir })
-}
-
-fn receive_with_descriptor(
-    socket: &UnixStream,
-    leader: &mut Option<OwnedFd>,
-) -> io::Result<Vec<u8>> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let mut bytes = vec![0_u8; 64 << 10];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [io::IoSliceMut::new(&mut bytes)];
-    let received = loop {
-        match recvmsg(socket.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => break other?,
-        }
-    };
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            *leader = fds.next();
-        }
-    }
-    bytes.truncate(received.bytes);
-    Ok(bytes)
 }
 
 /// Starts a program of our own that must outlive us, the daemon mostly: in a session of its own,

@@ -95,6 +95,10 @@ pub struct Spec {
     pub keep_bytes: u64,
     /// The strongest containment to use; less is used where it cannot be had.
     pub containment: crate::Containment,
+    /// How many files its programs may have open, unless they raise that themselves; as many as the
+    /// starter may if not said.
+    #[serde(default)]
+    pub descriptors: Option<u64>,
 }
 
 /// The time between asking and forcing if nobody said otherwise.
@@ -121,6 +125,7 @@ impl Spec {
             grace: DEFAULT_GRACE,
             keep_bytes: DEFAULT_KEEP_BYTES,
             containment: crate::Containment::Cgroup,
+            descriptors: None,
         }
     }
 

@@ -10,20 +10,22 @@
 //! ```
 
 mod clients;
+mod nursery;
 mod run_loop;
 mod streams;
 
 pub(crate) use clients::{remove_socket, through};
+pub(crate) use nursery::Nursery;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Once;
 use std::time::Duration;
 
 use crate::cohort::{Cohort, Role};
@@ -32,6 +34,7 @@ use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Req
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Identity, Process};
+use crate::passing;
 use crate::proof::Proof;
 use crate::record::{
     Cause, End, Fact, History, Lock, LockNote, NEVER_STARTED_FILE, Record, RunDir, StartFailure,
@@ -46,6 +49,8 @@ use streams::{Ends, Streams};
 /// The argument that makes an executable a keeper, see [`enter`].
 pub const KEEPER_ARG: &str = "keeper";
 
+/// The request on a new keeper's socket that says what to run.
+pub(crate) const START_REQUEST_ID: u64 = 1;
 /// How long a new keeper waits to be told what to run.
 const SPEC_BOUND: Duration = Duration::from_secs(10);
 /// How long the starter is kept waiting for an exec: longer than any disk, shorter than a person.
@@ -58,7 +63,9 @@ const OOM_SCORE: i32 = -900;
 /// Becomes a keeper if this process was started as one; otherwise does nothing.
 ///
 /// Call it first in `main` of every program that calls [`start`](crate::start): a keeper is that
-/// very program, started again with [`KEEPER_ARG`] as its first argument.
+/// very program, started again with [`KEEPER_ARG`] as its first argument. With a run's directory
+/// after it, it keeps that run; without, it is the nursery from which the keepers of one starter
+/// are forked. Either has a socket as its standard input.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -76,11 +83,16 @@ pub fn enter() -> Option<ExitCode> {
         return None;
     }
     // A person who types `kennel keeper` has a terminal there, not a socket.
-    let dir = PathBuf::from(args.next()?);
+    let dir = args.next().map(PathBuf::from);
     if args.next().is_some() || !stdin_is_a_socket() {
         return None;
     }
-    Some(match become_keeper(&RunDir::new(&dir)) {
+    let kept = match dir {
+        None => nursery::serve(),
+        Some(dir) => leave_surroundings()
+            .and_then(|socket| become_keeper(&RunDir::new(&dir), UnixStream::from(socket))),
+    };
+    Some(match kept {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
@@ -92,19 +104,29 @@ fn stdin_is_a_socket() -> bool {
     mode.is_ok_and(|m| m == FileType::Socket)
 }
 
-fn become_keeper(dir: &RunDir) -> io::Result<()> {
+/// Becomes a process of its own, child of nobody who waits for it. Returns the socket that was its
+/// standard input.
+fn leave_surroundings() -> io::Result<OwnedFd> {
     sys::fork::detach()?;
     // Whoever started us must be able to unmount and remove what they were in.
     rustix::process::chdir("/")?;
-    let mut starter = take_stdin()?;
+    take_stdin()
+}
+
+fn become_keeper(dir: &RunDir, mut starter: UnixStream) -> io::Result<()> {
+    sys::set_name(c"kennel-keeper");
     let signals = SignalFd::block_all()?;
     failpoint("start.entered")?;
     let (id, spec) = read_spec(&mut starter)?;
     failpoint("start.spec")?;
+    if let Some(descriptors) = spec.descriptors {
+        sys::lower_descriptor_limit(descriptors)?;
+    }
     match start(dir, &spec, signals) {
         Ok((kept, leader)) => {
             failpoint("start.opened")?;
-            tell_started(&starter, id, &kept, leader);
+            tell_started(&starter, id, &kept, &leader);
+            drop(leader);
             failpoint("start.told")?;
             drop(spec);
             sys::give_back_memory();
@@ -118,13 +140,13 @@ fn become_keeper(dir: &RunDir) -> io::Result<()> {
 }
 
 /// Takes the starter's socket out of descriptor 0, which becomes `/dev/null` like 1 and 2.
-fn take_stdin() -> io::Result<UnixStream> {
+fn take_stdin() -> io::Result<OwnedFd> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    Ok(UnixStream::from(socket))
+    Ok(socket)
 }
 
 fn read_spec(starter: &mut UnixStream) -> io::Result<(u64, Spec)> {
@@ -149,6 +171,7 @@ fn read_spec(starter: &mut UnixStream) -> io::Result<(u64, Spec)> {
 
 /// A run that has been started.
 pub(crate) struct Kept {
+    dir: RunDir,
     pub(crate) spec: Spec,
     pub(crate) started: Started,
     pub(crate) record: Record,
@@ -156,6 +179,8 @@ pub(crate) struct Kept {
     pub(crate) streams: Streams,
     pub(crate) listener: clients::Listener,
     pub(crate) signals: SignalFd,
+    /// When the leader was given its number.
+    pub(crate) forked_at: Duration,
     /// Last, and so let go last: a free lock means that nothing of the keeper is left.
     _lock: Lock,
 }
@@ -175,10 +200,11 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
     let contained = contained.map_err(on(StartStage::Directory, &here))?;
     failpoint("start.leaf").map_err(on(StartStage::Directory, &here))?;
 
+    let forked_at = sys::boottime();
     let (gated, because) = fork_leader(spec, &prepared.ends, &mut undo, contained.because)
         .map_err(on(StartStage::Fork, &program))?;
     let streams = prepared.ends.forked();
-    let leader = failpoint("start.forked").and_then(|()| Identity::of(&gated.child));
+    let leader = failpoint("start.forked").and_then(|()| prepared.keeper.of_child(&gated.child));
     let leader = leader.map_err(on(StartStage::Fork, &program))?;
     // Everything that can fail is done before the gate opens: what runs is kept.
     let copy = gated.child.as_fd().try_clone_to_owned();
@@ -213,6 +239,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
     };
     let cohort = Cohort::new(containment, Role::Owner, Some(leader), undo.keep());
     let kept = Kept {
+        dir: dir.clone(),
         spec: forget_environment(spec),
         started,
         record,
@@ -220,6 +247,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         streams,
         listener: prepared.listener,
         signals,
+        forked_at,
         _lock: prepared.lock,
     };
     Ok((kept, copy))
@@ -270,7 +298,7 @@ fn prepare(dir: &RunDir, spec: &Spec) -> Result<Prepared, StartFailure> {
     };
     let note = LockNote { keeper: keeper.clone(), leaf: planned.clone().ok() };
     lock.write_note(&note).map_err(in_directory)?;
-    redirect_stderr(dir);
+    log_panics(dir);
     failpoint("start.locked").map_err(in_directory)?;
     let listener = clients::Listener::bind(dir.path()).map_err(in_directory)?;
     let ends = Streams::open(dir.path(), spec.streams, spec.keep_bytes)
@@ -476,27 +504,29 @@ fn forget_environment(spec: &Spec) -> Spec {
     Spec { env: Environment::default(), args: Vec::new(), ..spec.clone() }
 }
 
-/// What goes wrong in the keeper itself is said in a file of the run, opened while there are
-/// descriptors. Without one it is not said.
-fn redirect_stderr(dir: &RunDir) {
-    let path = dir.join("keeper.log");
-    if let Ok(file) = File::options().append(true).create(true).mode(0o600).open(path) {
-        let _ = rustix::stdio::dup2_stderr(&file);
-    }
+/// What goes wrong in the keeper itself is said on standard error, which becomes a file of the run
+/// when there is something to say. Tried once: without the file it is not said.
+fn open_log(dir: &RunDir) {
+    static OPENED: Once = Once::new();
+    OPENED.call_once(|| {
+        let _ = sys::append_stderr_to(&dir.join("keeper.log"));
+    });
+}
+
+fn log_panics(dir: &RunDir) {
+    let dir = dir.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        open_log(&dir);
+        let _ = writeln!(io::stderr(), "{panic}");
+    }));
 }
 
 /// Tells the starter, and gives it a descriptor of the leader: with it the status can be had even
 /// if this keeper is killed. The starter may be gone; that changes nothing.
-fn tell_started(starter: &UnixStream, id: u64, kept: &Kept, leader: OwnedFd) {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+fn tell_started(starter: &UnixStream, id: u64, kept: &Kept, leader: &OwnedFd) {
     let status = run_loop::first_status(kept);
     let frame = json_frame(&Answer::Reply { id, result: Ok(Reply::Status(Box::new(status))) });
-    let fds = [leader.as_fd()];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    let sent = sendmsg(starter, &[io::IoSlice::new(&frame)], &mut control, SendFlags::NOSIGNAL);
-    if let Ok(n) = sent {
+    if let Ok(n) = passing::send(starter, &frame, leader.as_fd()) {
         let _ = (&*starter).write_all(&frame[n..]);
     }
 }

@@ -323,7 +323,9 @@ impl Keeper {
 
     /// After the end: who else carries the cookie? Reported, never signalled.
     fn look_outside(&mut self) {
-        let found = cohort::suspects(&self.kept.spec.run);
+        let age = sys::boottime().saturating_sub(self.kept.forked_at);
+        let leader = &self.kept.started.leader;
+        let found = cohort::suspects_after(&self.kept.spec.run, leader, age);
         let (suspects, count) = found.unwrap_or_else(|e| {
             self.complain("look for suspects", &e);
             (Vec::new(), 0)
@@ -415,6 +417,7 @@ impl Keeper {
     fn complain(&mut self, what: &str, error: &io::Error) {
         self.complaints += 1;
         if self.complaints <= MAX_COMPLAINTS {
+            super::open_log(&self.kept.dir);
             let _ = writeln!(io::stderr(), "{} failed to {what}: {error}", unix_ms());
         }
     }

@@ -146,7 +146,7 @@ impl Streams {
         let pair = pty::open(size)?;
         set_nonblocking(&pair.master)?;
         let unix_seconds = crate::record::unix_ms() / 1000;
-        let recording = Recording::create(dir, keep_bytes, size, sys::boottime(), unix_seconds)?;
+        let recording = Recording::begin(dir, keep_bytes, size, sys::boottime(), unix_seconds);
         let screen = fits(size).then(|| vt100::Parser::new(size.rows, size.cols, 0));
         let slave = Some(pair.slave.try_clone()?);
         let terminal = Terminal { master: Some(pair.master), slave, recording, screen };
@@ -373,7 +373,7 @@ impl Pipe {
     fn open(dir: &Path, stream: Stream, keep_bytes: u64) -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         set_nonblocking(&read)?;
-        let writer = Writer::create(dir, stream, keep_bytes)?;
+        let writer = Writer::new(dir, stream, keep_bytes);
         Ok((Self { fd: Some(read), writer, stream }, write))
     }
 

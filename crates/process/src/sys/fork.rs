@@ -361,6 +361,37 @@ pub(crate) fn detach_on_exec(command: &mut std::process::Command) {
     unsafe { command.pre_exec(detach) };
 }
 
+/// Which of the two processes after a fork this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Parent,
+    Child,
+}
+
+/// Forks a process that is not our child but our parent's, as we are: nobody here has to collect
+/// it. The caller ignores SIGCHLD, for the kernels where it is our child after all.
+pub(crate) fn fork_sibling() -> io::Result<Side> {
+    // SAFETY: all-zero is the documented "nothing asked for" of clone_args. Without a signal of its
+    // own a sibling gets ours.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = libc::CLONE_PARENT as u64;
+    // SAFETY: no CLONE_VM, so this is a fork; we have one thread, see `clone_process`. `args` is of
+    // the size said.
+    let ret = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of_val(&args)) };
+    match check(ret) {
+        Ok(0) => return Ok(Side::Child),
+        Ok(_) => return Ok(Side::Parent),
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {}
+        Err(e) => return Err(e),
+    }
+    // Without clone3 a child of ours does as well: the kernel collects it.
+    // SAFETY: as for clone3.
+    Ok(match check(unsafe { libc::fork() }.into())? {
+        0 => Side::Child,
+        _ => Side::Parent,
+    })
+}
+
 /// Splits this process in two and keeps the child: the caller's parent sees an orderly exit at
 /// once, and nobody has to reap the process that goes on.
 pub(crate) fn detach() -> io::Result<()> {

@@ -18,6 +18,8 @@ pub(crate) mod wait;
 pub(crate) use pidfd::{Pid, Pidfd};
 
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Turns the `-1` of a C call into the error it stands for.
@@ -41,6 +43,36 @@ pub(crate) fn become_subreaper() -> io::Result<()> {
     }
 }
 
+/// Has standard error appended to a file, also where there is no descriptor left: standard output,
+/// of no use to a keeper, makes room. To be called once, while 1 is still that.
+pub(crate) fn append_stderr_to(path: &Path) -> io::Result<()> {
+    let open = || std::fs::File::options().append(true).create(true).mode(0o600).open(path);
+    let file = match open() {
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+            // SAFETY: an integer; no value in this process owns descriptor 1.
+            unsafe { libc::close(1) };
+            open()?
+        }
+        other => other?,
+    };
+    Ok(rustix::stdio::dup2_stderr(&file)?)
+}
+
+/// The name by which lists of processes show this one.
+pub(crate) fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: the kernel reads a string that ends in a null byte, and no more than 16 bytes of it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Sets how many files this process and what it starts may have open. They may raise it again up to
+/// the hard limit, which stays.
+pub(crate) fn lower_descriptor_limit(soft: u64) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    let soft = before.maximum.map_or(soft, |hard| soft.min(hard));
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(soft), ..before })?)
+}
+
 /// Gives memory that was needed once back to the system: a keeper waits for days with what its
 /// start took.
 #[cfg(target_env = "gnu")]
@@ -57,7 +89,7 @@ pub(crate) fn give_back_memory() {}
 /// score in force before, which a child must get back before it becomes somebody else's program.
 pub(crate) fn protect_from_oom(score: i32) -> Option<i32> {
     const FILE: &str = "/proc/self/oom_score_adj";
-    let before: i32 = std::fs::read_to_string(FILE).ok()?.trim().parse().ok()?;
+    let before: i32 = proc::read_to_string(FILE).ok()?.trim().parse().ok()?;
     if before <= score {
         return None;
     }

@@ -18,9 +18,13 @@ pub(crate) struct Pid(libc::pid_t);
 impl Pid {
     /// Refuses 0, 1, negative numbers and this very process: signalling any of them is a bug.
     pub(crate) fn new(raw: i64) -> Option<Self> {
-        let own = rustix::process::getpid().as_raw_nonzero().get();
+        Self::other_than(rustix::process::getpid(), raw)
+    }
+
+    /// The same for a caller with many numbers, who asks the kernel only once who we are.
+    pub(super) fn other_than(own: rustix::process::Pid, raw: i64) -> Option<Self> {
         match libc::pid_t::try_from(raw) {
-            Ok(pid) if pid > 1 && pid != own => Some(Self(pid)),
+            Ok(pid) if pid > 1 && pid != own.as_raw_nonzero().get() => Some(Self(pid)),
             Ok(_) | Err(_) => None,
         }
     }

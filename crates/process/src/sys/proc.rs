@@ -7,6 +7,10 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Pid;
 
@@ -30,16 +34,42 @@ pub(crate) struct Status {
 }
 
 /// The most of an environment or a command line that is looked at.
-const MAX_STRINGS_BYTES: u64 = 4 << 20;
+const MAX_STRINGS_BYTES: usize = 4 << 20;
+/// Room for what nearly every file here holds, so that one read takes it all.
+const USUAL_BYTES: usize = 4 << 10;
+
+/// Reads a file of the kernel's. These have no size, and a general reader would feel its way in
+/// steps of a few bytes; a start reads ten of them before its gate may open.
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    read_bounded(path, usize::MAX)
+}
+
+fn read_bounded(path: &str, most: usize) -> io::Result<Vec<u8>> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    while bytes.len() < most {
+        bytes.reserve(USUAL_BYTES / 2);
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+pub(super) fn read_to_string(path: &str) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
 
 pub(crate) fn stat(pid: Pid) -> io::Result<Stat> {
-    let text = fs::read(format!("/proc/{}/stat", pid.get()))?;
+    let text = read(&format!("/proc/{}/stat", pid.get()))?;
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "malformed stat"))
 }
 
 /// Our own start time, by the same road as anybody else's.
 pub(crate) fn own_stat() -> io::Result<Stat> {
-    let text = fs::read("/proc/self/stat")?;
+    let text = read("/proc/self/stat")?;
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "malformed stat"))
 }
 
@@ -63,7 +93,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
 }
 
 pub(crate) fn status(pid: Pid) -> io::Result<Status> {
-    let text = fs::read_to_string(format!("/proc/{}/status", pid.get()))?;
+    let text = read_to_string(&format!("/proc/{}/status", pid.get()))?;
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;
         line.split_ascii_whitespace().next()?.parse::<u32>().ok()
@@ -73,38 +103,46 @@ pub(crate) fn status(pid: Pid) -> io::Result<Status> {
 
 /// Where in the kernel a process sleeps, if the kernel tells.
 pub(crate) fn wait_channel(pid: Pid) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{}/wchan", pid.get())).ok()?;
+    let text = read_to_string(&format!("/proc/{}/wchan", pid.get())).ok()?;
     (!text.is_empty() && text != "0").then_some(text)
 }
 
 /// The arguments of a process, NUL separated; empty for kernel threads and zombies.
 pub(crate) fn command_line(pid: Pid) -> io::Result<Vec<u8>> {
-    read_bounded(&format!("/proc/{}/cmdline", pid.get()))
+    read_bounded(&format!("/proc/{}/cmdline", pid.get()), MAX_STRINGS_BYTES)
 }
 
 /// True if this exact `NAME=value` is in the environment the process was exec'd with.
 pub(crate) fn environment_has(pid: Pid, entry: &[u8]) -> io::Result<bool> {
-    let environ = read_bounded(&format!("/proc/{}/environ", pid.get()))?;
+    let environ = read_bounded(&format!("/proc/{}/environ", pid.get()), MAX_STRINGS_BYTES)?;
     Ok(environ.split(|b| *b == 0).any(|e| e == entry))
-}
-
-fn read_bounded(path: &str) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MAX_STRINGS_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Every process there is, but for us and init.
 pub(crate) fn all() -> io::Result<Vec<Pid>> {
+    let own = rustix::process::getpid();
     let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        if let Some(pid) = parse_pid(name.as_bytes()) {
-            pids.push(pid);
-        }
+        pids.extend(parse_number(name.as_bytes()).and_then(|n| Pid::other_than(own, n)));
     }
     Ok(pids)
+}
+
+/// Every number that was given out after this one, whoever has it or had it; `None` where that
+/// cannot be told from the last number, or where there are more than `most`.
+///
+/// The kernel gives numbers out in turn, and begins again at the lowest after the highest.
+pub(crate) fn younger_than(pid: Pid, most: u32) -> io::Result<Option<Vec<Pid>>> {
+    let text = read_to_string("/proc/loadavg")?;
+    let last = text.split_ascii_whitespace().next_back().and_then(|last| last.parse::<u32>().ok());
+    let Some(last) =
+        last.filter(|last| (pid.get()..=pid.get().saturating_add(most)).contains(last))
+    else {
+        return Ok(None);
+    };
+    let own = rustix::process::getpid();
+    Ok(Some((pid.get() + 1..=last).filter_map(|n| Pid::other_than(own, n.into())).collect()))
 }
 
 /// The children of a process, over all its threads. `NotFound` where the process is gone or the
@@ -121,7 +159,7 @@ pub(crate) fn children(pid: Pid) -> io::Result<Vec<Pid>> {
 
 /// Our own children. We have one thread.
 pub(crate) fn own_children() -> io::Result<Vec<Pid>> {
-    match fs::read("/proc/thread-self/children") {
+    match read("/proc/thread-self/children") {
         Ok(text) => Ok(parse_children(&text).collect()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => own_children_by_scan(),
         Err(e) => Err(e),
@@ -142,11 +180,11 @@ fn own_children_by_scan() -> io::Result<Vec<Pid>> {
 
 /// The path of a process within the cgroup v2 hierarchy.
 pub(crate) fn cgroup_of(pid: Pid) -> io::Result<String> {
-    parse_cgroup(&fs::read_to_string(format!("/proc/{}/cgroup", pid.get()))?)
+    parse_cgroup(&read_to_string(&format!("/proc/{}/cgroup", pid.get()))?)
 }
 
 pub(crate) fn own_cgroup() -> io::Result<String> {
-    parse_cgroup(&fs::read_to_string("/proc/self/cgroup")?)
+    parse_cgroup(&read_to_string("/proc/self/cgroup")?)
 }
 
 fn parse_cgroup(text: &str) -> io::Result<String> {
@@ -157,7 +195,7 @@ fn parse_cgroup(text: &str) -> io::Result<String> {
 
 /// Where cgroup v2 is mounted, and which part of the hierarchy that mount shows.
 pub(crate) fn cgroup2_mounts() -> io::Result<Vec<(String, String)>> {
-    Ok(parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?))
+    Ok(parse_mounts(&read_to_string("/proc/self/mountinfo")?))
 }
 
 /// Root and mount point of each cgroup2 line. Paths have spaces and the like as octal escapes.
@@ -208,17 +246,33 @@ pub(crate) fn check_ours() -> io::Result<()> {
 
 /// The random name of this boot.
 pub(crate) fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    // A process lives in one boot only, and so does whoever is forked from it.
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    if let Some(id) = BOOT_ID.get() {
+        return Ok(id.clone());
+    }
+    let id = read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+    Ok(BOOT_ID.get_or_init(|| id).clone())
 }
 
 /// The pid namespace we and our numbers live in.
 pub(crate) fn pid_namespace() -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
-    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+    // A process never changes its own; nobody here asks for another one for those it forks.
+    static NAMESPACE: OnceLock<u64> = OnceLock::new();
+    if let Some(namespace) = NAMESPACE.get() {
+        return Ok(*namespace);
+    }
+    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    Ok(*NAMESPACE.get_or_init(|| namespace))
 }
 
 fn parse_pid(digits: &[u8]) -> Option<Pid> {
-    Pid::new(std::str::from_utf8(digits).ok()?.parse().ok()?)
+    Pid::new(parse_number(digits)?)
+}
+
+fn parse_number(digits: &[u8]) -> Option<i64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -250,6 +304,19 @@ mod tests {
         let expected = [("/", "/sys/fs/cgroup/unified"), ("/a", "/mnt/my cg")];
         let expected = expected.map(|(r, p)| (r.to_owned(), p.to_owned()));
         assert_eq!(parse_mounts(text), expected);
+    }
+
+    #[test]
+    fn whoever_is_born_later_is_younger() {
+        let Some(older) = Pid::new(std::os::unix::process::parent_id().into()) else { return };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // `None` after the numbers have begun again, or where too many were given out.
+        if let Some(younger) = younger_than(older, 1 << 20).unwrap() {
+            assert!(younger.iter().any(|p| p.get() == child.id()));
+            assert!(younger.iter().all(|p| p.get() > older.get()));
+        }
+        assert_eq!(younger_than(Pid::new(i32::MAX.into()).unwrap(), 1 << 20).unwrap(), None);
+        child.wait().unwrap();
     }
 
     #[test]

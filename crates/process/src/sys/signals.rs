@@ -81,6 +81,13 @@ struct KernelAction {
     mask: u64,
 }
 
+/// Has the kernel collect our children, in a process that wants to know nothing of them.
+pub(crate) fn ignore_children() -> io::Result<()> {
+    // SAFETY: no handler of ours is named.
+    let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Puts one signal back to its default. By system call, because the C library keeps two signals to
 /// itself and would leave them ignored. Errors (SIGKILL, SIGSTOP) are no errors: those cannot be
 /// anything but default.
