@@ -65,13 +65,21 @@ impl Client {
         self.request("POST", path, &encode(body)?, TRIES)?.json()
     }
 
-    /// Has something done that must not be done twice.
-    pub(crate) fn post_once<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, Failure> {
-        self.request("POST", path, &encode(body)?, 1)?.json()
+    /// Hands over bytes, which must not be taken twice: asked again only if nobody can have heard.
+    pub(crate) fn post_bytes(&self, path: &str, body: &[u8]) -> Result<(), Failure> {
+        let asked = Asked { method: "POST", path, kind: "application/octet-stream", body };
+        let mut tries = 1;
+        loop {
+            let mut stream = self.connect()?;
+            match ask(&mut stream, &asked, REPLY_BOUND) {
+                Err(e) if tries >= TRIES => return Err(cut_off(&e)),
+                Err(_) => tries += 1,
+                Ok(()) => {
+                    let reply = answer(&mut stream).map_err(|e| perhaps_taken(&e))?;
+                    return reply.checked().map(drop);
+                }
+            }
+        }
     }
 
     fn request(&self, how: &str, path: &str, body: &[u8], tries: u32) -> Result<Reply, Failure> {
@@ -85,13 +93,19 @@ impl Client {
         reply.map_err(|e| cut_off(&e))?.checked()
     }
 
-    /// Has the daemon leave. `None` if there is none.
-    pub(crate) fn shut_down(&self) -> Result<Option<()>, Failure> {
+    /// Has the daemon leave, and says what it leaves behind. `None` if there is none.
+    pub(crate) fn shut_down(
+        &self,
+        request: &wire::ShutdownRequest,
+        bound: Duration,
+    ) -> Result<Option<wire::Shutdown>, Failure> {
         let Ok(mut stream) = UnixStream::connect(self.home.socket()) else {
             return Ok(None);
         };
-        let reply = exchange(&mut stream, "POST", "/v1/shutdown", b"");
-        reply.map_err(|e| cut_off(&e))?.checked()?;
+        let body = encode(request)?;
+        let bound = bound.saturating_add(REPLY_BOUND);
+        let reply = exchange_within(&mut stream, "POST", "/v1/shutdown", &body, bound);
+        let shutdown = reply.map_err(|e| cut_off(&e))?.checked()?.json()?;
         let deadline = Instant::now() + READY_BOUND;
         while UnixStream::connect(self.home.socket()).is_ok() {
             if Instant::now() >= deadline {
@@ -99,11 +113,16 @@ impl Client {
             }
             std::thread::sleep(READY_PAUSE);
         }
-        Ok(Some(()))
+        Ok(Some(shutdown))
+    }
+
+    /// True if a daemon answers; starts none.
+    pub(crate) fn is_up(&self) -> bool {
+        UnixStream::connect(self.home.socket()).is_ok()
     }
 
     /// Connects to the daemon, starting it if there is none.
-    fn connect(&self) -> Result<UnixStream, Failure> {
+    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         match UnixStream::connect(self.home.socket()) {
             Ok(stream) => return Ok(stream),
             Err(e) if nobody_there(&e) => {}
@@ -184,14 +203,42 @@ fn encode(body: &impl Serialize) -> Result<Vec<u8>, Failure> {
 }
 
 fn exchange(stream: &mut UnixStream, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
-    stream.set_read_timeout(Some(REPLY_BOUND))?;
-    stream.set_write_timeout(Some(REPLY_BOUND))?;
+    exchange_within(stream, method, path, body, REPLY_BOUND)
+}
+
+fn exchange_within(
+    stream: &mut UnixStream,
+    method: &str,
+    path: &str,
+    body: &[u8],
+    bound: Duration,
+) -> io::Result<Reply> {
+    ask(stream, &Asked { method, path, kind: "application/json", body }, bound)?;
+    answer(stream)
+}
+
+/// A request.
+struct Asked<'a> {
+    method: &'a str,
+    path: &'a str,
+    kind: &'a str,
+    body: &'a [u8],
+}
+
+/// Sends a request. If this fails, not all of it was sent, and nobody acts on a part of one.
+fn ask(stream: &mut UnixStream, asked: &Asked<'_>, bound: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(bound))?;
+    stream.set_write_timeout(Some(bound))?;
+    let Asked { method, path, kind, body } = asked;
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: kennel\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+         content-type: {kind}\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all(&[head.as_bytes(), body].concat())?;
+    stream.write_all(&[head.as_bytes(), body].concat())
+}
+
+fn answer(stream: &mut UnixStream) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     parse_reply(&bytes)
@@ -233,6 +280,12 @@ fn unreachable(socket: &Path, why: &str) -> Failure {
 fn cut_off(error: &io::Error) -> Failure {
     let message = format!("the daemon left before it had answered: {error}");
     Failure::new(NO_DAEMON, "daemon_unreachable", message)
+}
+
+fn perhaps_taken(error: &io::Error) -> Failure {
+    let message = format!("the daemon left before it had answered: {error}");
+    Failure::new(NO_DAEMON, "perhaps_taken", message)
+        .hint("the run may have been given this input or not; look before you send it again")
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Told { error: wire::Error, exit: u8 },
     /// Whoever read our output has left. Not an error.
     ReaderLeft,
+    /// The terminal was closed. Not an error either.
+    TerminalClosed,
 }
 
 impl Failure {
@@ -35,11 +37,28 @@ impl Failure {
         Self::Told { error, exit }
     }
 
+    /// With what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::Told { error, .. } = &mut self {
+            error.hint = Some(hint.into());
+        }
+        self
+    }
+
     /// From an error of the API.
     pub(crate) fn from_wire(error: wire::Error) -> Self {
         let exit = match error.code.as_str() {
             "run_not_found" | "ambiguous_run" => NOT_FOUND,
-            "slot_taken" | "shutting_down" | "lost" => REFUSED,
+            "slot_taken"
+            | "stuck_survivors"
+            | "worktree_in_use"
+            | "id_taken"
+            | "host_full"
+            | "limit_not_enforceable"
+            | "shutting_down"
+            | "lost"
+            | "no_input"
+            | "not_live" => REFUSED,
             "bad_request" => USAGE,
             _ => FAILED,
         };
@@ -54,13 +73,14 @@ impl Failure {
                 Self::Told { error, exit }
             }
             Self::ReaderLeft => Self::ReaderLeft,
+            Self::TerminalClosed => Self::TerminalClosed,
         }
     }
 
     /// Tells it and gives the exit code. Nobody can be told that telling failed.
     pub(crate) fn report(self, out: &Out) -> ExitCode {
         match self {
-            Self::ReaderLeft => ExitCode::SUCCESS,
+            Self::ReaderLeft | Self::TerminalClosed => ExitCode::SUCCESS,
             Self::Told { error, exit } => {
                 tell(&error, out.json);
                 ExitCode::from(exit)

@@ -9,15 +9,22 @@ mod client;
 mod commands;
 mod duration;
 mod error;
+mod keys;
+mod notify;
 mod output;
 mod render;
+mod size;
+mod socket;
+mod terminal;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
-use commands::{daemon, list, logs, run, show, stop, wait};
+use commands::{
+    attach, daemon, doctor, generate, list, logs, run, send, service, show, stop, wait,
+};
 use error::Failure;
 use output::Out;
 
@@ -38,13 +45,17 @@ enum Command {
     Ps(list::PsArgs),
     Show(show::ShowArgs),
     Logs(logs::LogsArgs),
+    Attach(attach::AttachArgs),
+    Send(send::SendArgs),
     Wait(wait::WaitArgs),
     Stop(stop::StopArgs),
     Kill(stop::KillArgs),
-    /// Run the daemon in the foreground. It starts by itself when it is needed.
-    Up,
-    /// Have the daemon leave. Runs go on.
-    Down,
+    Up(daemon::UpArgs),
+    Down(daemon::DownArgs),
+    Doctor(doctor::DoctorArgs),
+    Service(service::ServiceArgs),
+    Completions(generate::CompletionsArgs),
+    Man(generate::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -63,16 +74,29 @@ fn main() -> ExitCode {
 }
 
 fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
-    let client = Client::find()?;
+    // Found by each that needs it: the others are also run in builds, where there is no home.
+    let client = Client::find;
     match command {
-        Command::Run(args) => run::run(args, &client, out),
-        Command::Ps(args) => list::ps(&args, &client, out),
-        Command::Show(args) => show::show(&args, &client, out),
-        Command::Logs(args) => logs::logs(&args, &client, out),
-        Command::Wait(args) => wait::wait(&args, &client, out),
-        Command::Stop(args) => stop::stop(&args, &client, out),
-        Command::Kill(args) => stop::kill(&args, &client, out),
-        Command::Up => daemon::up(&client),
-        Command::Down => daemon::down(&client, out),
+        Command::Run(args) => run::run(args, &client()?, out),
+        Command::Ps(args) => list::ps(&args, &client()?, out),
+        Command::Show(args) => show::show(&args, &client()?, out),
+        Command::Logs(args) => logs::logs(&args, &client()?, out),
+        Command::Attach(args) => attach::attach(args, &client()?),
+        Command::Send(args) => send::send(&args, &client()?),
+        Command::Wait(args) => wait::wait(&args, &client()?, out),
+        Command::Stop(args) => stop::stop(&args, &client()?, out),
+        Command::Kill(args) => stop::kill(&args, &client()?, out),
+        Command::Up(args) => daemon::up(&args, &client()?),
+        Command::Down(args) => daemon::down(&args, &client()?, out),
+        Command::Doctor(args) => doctor::doctor(&args, &client()?, out),
+        Command::Service(args) => service::service(&args, out),
+        Command::Completions(args) => generate::completions(&args, Cli::command()),
+        Command::Man(args) => generate::man(&args, Cli::command()),
     }
+}
+
+/// Ends this process at once, from whichever thread knows that it must.
+#[allow(clippy::exit, reason = "a signal has no caller to return to")]
+pub(crate) fn leave(code: u8) -> ! {
+    std::process::exit(i32::from(code))
 }

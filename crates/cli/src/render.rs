@@ -74,8 +74,8 @@ fn end_words(run: &wire::Run, end: &wire::End) -> String {
     });
     match end.cause {
         wire::Cause::Exit => format!("{status} by itself{after}"),
-        wire::Cause::Stopped => format!("stopped on request{after}; {status}"),
-        wire::Cause::Killed => format!("killed on request{after}; {status}"),
+        wire::Cause::Stopped => format!("stopped by you{after}; {status}"),
+        wire::Cause::Killed => format!("killed by you{after}; {status}"),
         wire::Cause::Limit => match &end.limit {
             Some(l) => {
                 format!("limit {} reached{after} ({} of {}); {status}", l.kind, l.used, l.max)
@@ -117,28 +117,93 @@ pub(crate) fn description(run: &wire::Run) -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The heading of a listing.
+const COLUMNS: [&str; 10] =
+    ["RUN", "SLOT", "STATE", "AGE", "AGENT", "TURNS", "COST", "OUTPUT", "CONTAINED", "COMMAND"];
+/// The column that is coloured.
+const STATE_COLUMN: usize = 2;
+
+/// How a listing is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// Lines are cut to this many characters.
+    pub(crate) width: Option<usize>,
+    pub(crate) colour: bool,
+}
+
 /// One line per run, under a heading.
-pub(crate) fn table(runs: &[wire::Run], now: Time) -> String {
-    let mut rows = vec![["RUN", "SLOT", "STATE", "AGE", "CONTAINED", "COMMAND"].map(str::to_owned)];
-    for run in runs {
-        let since = run.started_at.unwrap_or(run.requested_at);
-        let age = Duration::from_millis(now.0.saturating_sub(since.0));
-        rows.push([
-            run.id.clone(),
-            run.slot.clone(),
-            state_word(run.state).to_owned(),
-            words(age),
-            run.containment.clone().unwrap_or_else(|| "-".to_owned()),
-            command_line(run),
-        ]);
-    }
+pub(crate) fn table(runs: &[wire::Run], now: Time, style: Style) -> String {
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    rows.extend(runs.iter().map(|run| row(run, now)));
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(width).collect();
-    let line = |row: &[String; 6]| {
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let mut lines = Vec::with_capacity(rows.len());
+    for (n, row) in rows.iter().enumerate() {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let line = cells.collect::<Vec<_>>().join("  ").trim_end().to_owned();
+        let mut line = match style.width {
+            Some(width) => cut(&line, width),
+            None => line,
+        };
+        if let Some(run) = runs.get(n.wrapping_sub(1)).filter(|_| style.colour) {
+            let before: usize = widths[..STATE_COLUMN].iter().map(|width| width + 2).sum();
+            line = coloured(&line, before, run.state);
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+fn row(run: &wire::Run, now: Time) -> [String; 10] {
+    let ago = |time: Time| words(Duration::from_millis(now.0.saturating_sub(time.0)));
+    let none = || "-".to_owned();
+    let usage = run.usage.as_ref();
+    let cost = usage.and_then(|usage| usage.cost_usd);
+    let last = run.output.as_ref().and_then(|output| output.last_at);
+    [
+        run.id.clone(),
+        run.slot.clone(),
+        state_word(run.state).to_owned(),
+        ago(run.started_at.unwrap_or(run.requested_at)),
+        program(run),
+        usage.map_or_else(none, |usage| usage.turns.to_string()),
+        cost.map_or_else(none, |usd| format!("${usd:.2}")),
+        last.map_or_else(none, |last| format!("{} ago", ago(last))),
+        run.containment.clone().unwrap_or_else(none),
+        command_line(run),
+    ]
+}
+
+/// What runs, without its path.
+fn program(run: &wire::Run) -> String {
+    let program = run.command.first().map_or("", String::as_str);
+    let name = program.rsplit('/').next().unwrap_or(program);
+    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn cut(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    line.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+}
+
+/// The word at a column in the colour of its state.
+fn coloured(line: &str, column: usize, state: wire::State) -> String {
+    let colour = match state {
+        wire::State::Running => "\x1b[32m",
+        wire::State::Starting | wire::State::Stopping => "\x1b[33m",
+        wire::State::Stuck => "\x1b[1;31m",
+        wire::State::Dead => "\x1b[2m",
     };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    let word = state_word(state);
+    let at = line.char_indices().nth(column).map(|(at, _)| at);
+    match at.filter(|at| line[*at..].starts_with(word)) {
+        Some(at) => {
+            format!("{}{colour}{word}\x1b[0m{}", &line[..at], &line[at + word.len()..])
+        }
+        None => line.to_owned(),
+    }
 }
 
 pub(crate) fn state_word(state: wire::State) -> &'static str {

@@ -1,35 +1,94 @@
 //! `kennel up` and `kennel down`: the daemon in the foreground, and its leaving.
 
 use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use kennel_daemon::wire;
+use clap::Args;
+use kennel_daemon::{Keep, Options, wire};
 
 use crate::client::Client;
 use crate::error::{FAILED, Failure};
 use crate::output::{Out, say};
+use crate::{duration, notify, render, size};
+
+/// Run the daemon in the foreground. It starts by itself when it is needed.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Serve the API on this address of this machine too, to those who have the token.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// How many runs may live at once; as many as there are file descriptors for if not said.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_runs: Option<u32>,
+    /// Remove dead runs, with their output, after this long.
+    #[arg(long, value_name = "D", default_value = "720h", value_parser = duration::parse)]
+    keep_age: Duration,
+    /// Remove the oldest dead runs while all of them together take more than this.
+    #[arg(long, value_name = "S", default_value = "20G", value_parser = size::parse)]
+    keep_size: u64,
+}
+
+/// Have the daemon leave. Runs go on under their keepers unless you say otherwise.
+#[derive(Debug, Args)]
+pub(crate) struct DownArgs {
+    /// Stop every run first, all at once, and wait for the proofs.
+    #[arg(long)]
+    stop_runs: bool,
+    /// Time between asking the runs to end and forcing them; each run's own if not said.
+    #[arg(long, value_name = "D", requires = "stop_runs", value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// How long stopping all of them may take; what is left then goes on.
+    #[arg(long, value_name = "D", requires = "stop_runs", value_parser = duration::parse)]
+    deadline: Option<Duration>,
+}
 
 /// Runs the daemon until it is told to leave. Its log goes to stderr.
-pub(crate) fn up(client: &Client) -> Result<u8, Failure> {
+pub(crate) fn up(args: &UpArgs, client: &Client) -> Result<u8, Failure> {
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false).init();
-    kennel_daemon::serve(&client.home)
-        .map_err(|e| Failure::new(FAILED, "daemon", e.to_string()))?;
+    let options = Options {
+        keep: Keep { age: args.keep_age, bytes: args.keep_size },
+        max_runs: args.max_runs.map(|n| n as usize),
+        listen: args.listen,
+    };
+    let served = kennel_daemon::serve(&client.home, &options, notify::ready);
+    notify::stopping();
+    served.map_err(|e| Failure::new(FAILED, "daemon", e.to_string()))?;
     Ok(0)
 }
 
 /// Has the daemon leave. Says what goes on without it.
-pub(crate) fn down(client: &Client, out: &Out) -> Result<u8, Failure> {
-    let live = if std::os::unix::net::UnixStream::connect(client.home.socket()).is_ok() {
-        client.get::<Vec<wire::Run>>("/v1/runs")?.len()
-    } else {
-        0
-    };
-    match client.shut_down()? {
-        None => say("kennel: no daemon is running"),
-        Some(()) if out.json || live == 0 => {}
-        Some(()) if live == 1 => say("kennel: the daemon left; 1 run goes on under its keeper"),
-        Some(()) => {
-            say(&format!("kennel: the daemon left; {live} runs go on under their keepers"));
-        }
+pub(crate) fn down(args: &DownArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
+    // Runs may outlive the daemon that knew them: somebody has to be there to stop them.
+    if args.stop_runs {
+        drop(client.get::<wire::Daemon>("/v1/daemon")?);
     }
-    Ok(0)
+    let ms = |time: Duration| time.as_millis() as u64;
+    let request = wire::ShutdownRequest {
+        stop_runs: args.stop_runs,
+        grace_ms: args.grace.map(ms),
+        deadline_ms: args.deadline.map(ms),
+    };
+    let longest = args.deadline.or(args.grace).unwrap_or_default();
+    let Some(shutdown) = client.shut_down(&request, longest)? else {
+        say("kennel: no daemon is running");
+        return Ok(0);
+    };
+    if out.json {
+        out.answer(&shutdown, String::new)?;
+    } else {
+        for run in &shutdown.stopped {
+            say(&format!("{}: {}", run.id, render::ending(run).unwrap_or_default()));
+        }
+        say(&format!("kennel: the daemon left{}", left_words(shutdown.left.len())));
+    }
+    Ok(if args.stop_runs && !shutdown.left.is_empty() { FAILED } else { 0 })
+}
+
+fn left_words(left: usize) -> String {
+    match left {
+        0 => String::new(),
+        1 => "; 1 run goes on under its keeper".to_owned(),
+        n => format!("; {n} runs go on under their keepers"),
+    }
 }

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Instant;
 
 use clap::Args;
 use kennel_daemon::{Text, wire};
@@ -106,6 +108,78 @@ impl Piece<'_> {
         let data = Text(OsString::from_vec(self.bytes.to_vec()));
         let (offset, skipped) = (self.offset, self.skipped);
         serde_json::json!({"stream": stream, "offset": offset, "skipped": skipped, "data": data})
+    }
+}
+
+/// What came of looking for some text.
+pub(crate) enum Found {
+    /// It is there: in this stream, beginning at this byte.
+    At {
+        stream: &'static str,
+        offset: u64,
+    },
+    EndedWithout,
+    TimedOut,
+}
+
+/// Waits until a run has written some text, looking from its first byte on.
+pub(crate) fn find_text(
+    client: &Client,
+    run: &wire::Run,
+    text: &[u8],
+    deadline: Option<Instant>,
+) -> Result<Found, Failure> {
+    let streams: &[&'static str] = if run.pty { &["terminal"] } else { &["stdout", "stderr"] };
+    let (found, finds) = mpsc::channel();
+    for stream in streams {
+        let (client, id, text, found) =
+            (client.clone(), run.id.clone(), text.to_vec(), found.clone());
+        // It ends with its stream, or with us.
+        std::thread::spawn(move || drop(found.send(find_in(&client, &id, stream, &text))));
+    }
+    for _ in streams {
+        let next = match deadline {
+            None => finds.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => finds.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        match next {
+            Ok(Ok(Found::EndedWithout)) => {}
+            Ok(other) => return other,
+            Err(RecvTimeoutError::Timeout) => return Ok(Found::TimedOut),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    Ok(Found::EndedWithout)
+}
+
+/// Looks through one stream to its end. What is looked for may be cut anywhere.
+fn find_in(client: &Client, id: &str, stream: &'static str, text: &[u8]) -> Result<Found, Failure> {
+    let mut cast = (stream == "terminal").then(Cast::default);
+    let (mut tail, mut at, mut hit) = (Vec::new(), 0_u64, None);
+    let read =
+        read_stream(client, id, stream, Until::TheEnd { stop_if_reader_leaves: false }, |piece| {
+            if piece.skipped > 0 {
+                tail.clear();
+                at += piece.skipped;
+            }
+            match &mut cast {
+                Some(cast) => tail.extend(cast.decode(piece.bytes, piece.skipped > 0)),
+                None => tail.extend_from_slice(piece.bytes),
+            }
+            if let Some(found) = tail.windows(text.len()).position(|window| window == text) {
+                hit = Some(at + found as u64);
+                // Nobody wants the rest.
+                return Err(Failure::ReaderLeft);
+            }
+            let done = tail.len().saturating_sub(text.len() - 1);
+            at += done as u64;
+            tail.drain(..done);
+            Ok(())
+        });
+    match (hit, read) {
+        (Some(offset), _) => Ok(Found::At { stream, offset }),
+        (None, Err(e)) => Err(e),
+        (None, Ok(())) => Ok(Found::EndedWithout),
     }
 }
 

@@ -1,9 +1,14 @@
 //! One file per command: its arguments, whose doc is the help, and one function.
 
+pub(crate) mod attach;
 pub(crate) mod daemon;
+pub(crate) mod doctor;
+pub(crate) mod generate;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod run;
+pub(crate) mod send;
+pub(crate) mod service;
 pub(crate) mod show;
 pub(crate) mod stop;
 pub(crate) mod wait;

@@ -1,25 +1,44 @@
 //! `kennel run`: starts a command in a slot, and stays with it unless told not to.
 //!
-//! Owns: what the command inherits from here (directory, environment), and what a Ctrl-C means.
+//! Owns: what the command inherits from here (directory, environment, input), and what a Ctrl-C or
+//! a closed terminal means.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use kennel_daemon::{Text, wire};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::attach;
 use super::logs::{Follower, Until, follow};
+use super::send::forward_stdin;
 use super::wait::until_over;
 use crate::client::Client;
 use crate::error::{Failure, RUN_FAILED};
 use crate::output::{Out, say};
 use crate::{duration, render};
 
+/// Starts that a crash of ours interrupted are tried again so often.
+const START_TRIES: u32 = 3;
+/// Letters of an id that reads well: 32 of them.
+const ID_LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
+/// Letters in an id: 50 bits, so that ids made at random do not meet.
+const ID_LENGTH: usize = 10;
+/// What is left of us when the terminal is closed: 128 and the signal's number.
+const HUNG_UP: u8 = 129;
+
 /// Run a command in a slot, and own everything it starts.
+///
+/// In the foreground its output is ours, Ctrl-C asks it to stop and a second one forces it, and we
+/// exit as it does: with its code, 128+n if signal n ended it, 124 if a limit did, 125 if it was
+/// refused, 126 if it is not executable, 127 if it is not found. A closed terminal leaves it
+/// running.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The slot to run in; at most one run lives in it. One of its own if not said.
@@ -31,13 +50,19 @@ pub(crate) struct RunArgs {
     /// Where to run it.
     #[arg(short = 'C', value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Run it in this directory, and let no other run with --worktree in there meanwhile.
+    #[arg(long, value_name = "DIR", conflicts_with = "directory")]
+    worktree: Option<PathBuf>,
     /// Set a variable of its environment.
     #[arg(long = "env", value_name = "K=V", value_parser = parse_env())]
     env: Vec<(OsString, OsString)>,
-    /// Give it a terminal.
+    /// Give it a terminal. With --stdin on a terminal, that one is attached to it.
     #[arg(long)]
     pty: bool,
-    /// Time between asking it to end and forcing it.
+    /// Give it an input: ours in the foreground, what `kennel send` writes when detached.
+    #[arg(long)]
+    stdin: bool,
+    /// Time between asking it to end and forcing it; 10s if not said.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     grace: Option<Duration>,
     /// What happens to the rest when the command itself exits.
@@ -72,39 +97,80 @@ fn parse_env() -> impl clap::builder::TypedValueParser<Value = (OsString, OsStri
 
 pub(crate) fn run(args: RunArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
     let detach = args.detach;
-    let request = request(args)?;
-    // From here on a Ctrl-C is a stop, and one that comes during the start is not lost.
-    let signals = if detach { None } else { Some(watch_signals()?) };
-    let run: wire::Run = client.post_once("/v1/runs", &request).map_err(Failure::of_run)?;
-    let Some(signals) = signals else {
+    let attached = args.pty && args.stdin && !detach && io::stdin().is_terminal();
+    let input = args.stdin && !detach;
+    let mut request = request(args)?;
+    if detach {
+        let run = start(client, &mut request)?;
         out.answer(&run, || run.id.clone())?;
         return Ok(0);
-    };
-    stop_on_signals(signals, client.clone(), run.id.clone());
+    }
+    if attached {
+        request.size = attach::own_size();
+        let run = start(client, &mut request)?;
+        return attach::attach_to(client, &run).map_err(Failure::of_run);
+    }
+    // From here on a Ctrl-C is a stop, and one that comes during the start is not lost.
+    let signals = watch_signals()?;
+    let run = start(client, &mut request)?;
+    heed_signals(signals, client.clone(), run.id.clone());
     let until = Until::TheEnd { stop_if_reader_leaves: true };
     let followers = follow(client, &run, until, Out { json: false });
+    if input {
+        forward_stdin(client, &run);
+    }
     let Some(run) = until_over(client, &run.id, None).map_err(Failure::of_run)? else {
         return Ok(RUN_FAILED);
     };
     conclude(&run, followers)
 }
 
+/// Starts the run. The id is ours, so that asking again cannot start a second one.
+fn start(client: &Client, request: &mut wire::RunRequest) -> Result<wire::Run, Failure> {
+    let mut tries = 1;
+    loop {
+        request.id = Some(new_id()?);
+        match client.post("/v1/runs", request) {
+            Err(Failure::Told { error, .. })
+                if error.code == "start_interrupted" && tries < START_TRIES =>
+            {
+                tries += 1;
+            }
+            started => return started.map_err(Failure::of_run),
+        }
+    }
+}
+
+fn new_id() -> Result<String, Failure> {
+    let mut random = [0_u8; ID_LENGTH];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+    read.map_err(|e| Failure::new(RUN_FAILED, "internal", format!("failed to make an id: {e}")))?;
+    let letter = |byte: &u8| char::from(ID_LETTERS[usize::from(byte % 32)]);
+    Ok(random.iter().map(letter).collect())
+}
+
 fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
-    let failed = |e: std::io::Error| {
+    let failed = |e: io::Error| {
         Failure::new(RUN_FAILED, "bad_directory", format!("failed to use the directory: {e}"))
     };
-    let cwd = match args.directory {
+    let cwd = match args.directory.as_ref().or(args.worktree.as_ref()) {
         Some(dir) => std::path::absolute(dir).map_err(failed)?,
         None => std::env::current_dir().map_err(failed)?,
     };
     let text = |text: OsString| Text(text);
+    let worktree = args.worktree.is_some().then(|| Text(cwd.clone().into_os_string()));
     let env = std::env::vars_os().chain(args.env);
     Ok(wire::RunRequest {
+        id: None,
         command: args.command.into_iter().map(text).collect(),
         cwd: Text(cwd.into_os_string()),
         env: env.map(|(name, value)| (text(name), text(value))).collect(),
         slot: args.slot,
+        worktree,
         pty: args.pty,
+        size: None,
+        stdin: args.stdin,
+        limits: Default::default(),
         grace_ms: args.grace.map(|grace| grace.as_millis() as u64),
         on_exit: match args.on_exit {
             OnExit::Sweep => wire::OnExit::Sweep,
@@ -114,18 +180,27 @@ fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
 }
 
 fn watch_signals() -> Result<Signals, Failure> {
-    Signals::new([SIGINT, SIGTERM])
+    Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|e| Failure::new(RUN_FAILED, "signals", format!("failed to watch signals: {e}")))
 }
 
-/// The first signal asks the run to stop; every later one forces it.
-fn stop_on_signals(mut signals: Signals, client: Client, id: String) {
+/// The first Ctrl-C asks the run to stop; every later one forces it. A closed terminal is nobody's
+/// wish: we go, the run stays.
+fn heed_signals(mut signals: Signals, client: Client, id: String) {
     std::thread::spawn(move || {
-        for (n, _) in signals.forever().enumerate() {
-            let how = if n == 0 { "stop" } else { "kill" };
-            let asked = client
-                .post::<wire::Run>(&format!("/v1/runs/{id}/{how}"), &wire::StopRequest::default());
-            if let Err(Failure::Told { error, .. }) = asked {
+        let mut asked = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                crate::leave(HUNG_UP);
+            }
+            let how = if asked { "kill" } else { "stop" };
+            if !asked && io::stderr().is_terminal() {
+                say(&format!("kennel: stopping run {id}; once more forces it"));
+            }
+            asked = true;
+            let path = format!("/v1/runs/{id}/{how}");
+            let told = client.post::<wire::Run>(&path, &wire::StopRequest::default());
+            if let Err(Failure::Told { error, .. }) = told {
                 say(&format!("kennel: {}", error.message));
             }
         }

@@ -1,0 +1,7 @@
+//! The end-to-end tests of the `kennel` command: the binary as it ships, its daemon, its keepers and
+//! real agents, each test in a home of its own, with a checker after it.
+
+mod home;
+mod openapi;
+mod recovery;
+mod slots;
