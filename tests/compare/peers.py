@@ -434,7 +434,7 @@ class UnixTransport(xmlrpc.client.Transport):
 
 class Supervisord(Peer):
     name = "supervisord"
-    keeps = "none; a line in its log for people, not synced"
+    keeps = "none; a line in its log for people"
     by_file = True
     way = "`supervisorctl start`"
     api_way = "XML-RPC on its unix socket"

@@ -2,7 +2,8 @@
 //!
 //! Owns: the state, and the order in which things become true. A fact that the store did not take
 //! is not believed, and its effects are not performed: whoever told the event is told why, and may
-//! tell it again.
+//! tell it again. A stop alone is passed on all the same: its keeper records it before it acts, and
+//! tells of it until the store takes it. A full disk must not keep an agent alive that fills it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,6 +89,9 @@ pub(crate) struct EventLoop {
     pub(crate) performer: Performer,
 }
 
+/// An event that the store did not take, and what would have followed from it.
+type Refused = (Input, Vec<Effect>);
+
 /// Events that were decided on and are not yet durable.
 #[derive(Default)]
 struct Batch {
@@ -103,15 +107,15 @@ impl EventLoop {
         let mut inputs = Vec::with_capacity(BATCH);
         while events.recv_many(&mut inputs, BATCH).await > 0 {
             let alone = inputs.len() == 1;
-            let Err((decided, e)) = self.take(inputs.drain(..)).await else { continue };
+            let Err((refused, e)) = self.take(inputs.drain(..)).await else { continue };
             if alone {
-                refuse(decided, &e);
+                self.refuse(refused, &e);
                 continue;
             }
             // One that cannot be written must not take the others with it.
-            for input in decided {
-                if let Err((decided, e)) = self.take(std::iter::once(input)).await {
-                    refuse(decided, &e);
+            for (input, _) in refused {
+                if let Err((refused, e)) = self.take(std::iter::once(input)).await {
+                    self.refuse(refused, &e);
                 }
             }
         }
@@ -122,7 +126,7 @@ impl EventLoop {
     async fn take(
         &mut self,
         inputs: impl Iterator<Item = Input>,
-    ) -> Result<(), (Vec<Input>, Arc<StoreError>)> {
+    ) -> Result<(), (Vec<Refused>, Arc<StoreError>)> {
         let mut batch = Batch::default();
         for input in inputs {
             self.decide(input, &mut batch);
@@ -134,8 +138,8 @@ impl EventLoop {
                 Ok(first) => self.publish(first, entries),
                 Err(e) => {
                     befores.into_iter().rev().for_each(|before| self.state.undo(before));
-                    let inputs = decided.into_iter().map(|(input, ..)| input).collect();
-                    return Err((inputs, Arc::new(e)));
+                    let refused = decided.into_iter().map(|(input, _, effects)| (input, effects));
+                    return Err((refused.collect(), Arc::new(e)));
                 }
             }
             self.metrics.commit_took(begun.elapsed());
@@ -148,6 +152,27 @@ impl EventLoop {
             let _ = input.reply.send(Ok(outcome));
         }
         Ok(())
+    }
+
+    /// Says why nothing came of an event; of a stop that somebody asked for, that it is under way.
+    fn refuse(&self, refused: Vec<Refused>, error: &Arc<StoreError>) {
+        for (mut input, effects) in refused {
+            let asked = matches!(
+                input.event,
+                Event::StopRequested { .. } | Event::ShutdownRequested { .. }
+            );
+            let is_stop = |effect: &Effect| matches!(effect, Effect::Stop { .. });
+            if asked && !effects.is_empty() && effects.iter().all(is_stop) {
+                tracing::warn!("{error}; passed on without the store: {:?}", input.event);
+                for effect in effects {
+                    self.performer.perform(effect, &mut input.spec);
+                }
+                let _ = input.reply.send(Ok(Outcome::Done));
+                continue;
+            }
+            tracing::error!("{error}; not done: {:?}", input.event);
+            let _ = input.reply.send(Err(error.clone()));
+        }
     }
 
     /// Decides on one event as if all before it were durable already. Nobody hears of it, and
@@ -205,13 +230,6 @@ impl EventLoop {
             }
             _ => Some(self.live.get(run.as_str())?.after(entry.state, &entry.detail)),
         }
-    }
-}
-
-fn refuse(inputs: Vec<Input>, error: &Arc<StoreError>) {
-    for input in inputs {
-        tracing::error!("{error}; not done: {:?}", input.event);
-        let _ = input.reply.send(Err(error.clone()));
     }
 }
 

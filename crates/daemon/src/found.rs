@@ -77,7 +77,12 @@ impl Finder {
                 }
                 continue;
             }
+            let there = dir.clone();
             let look = tokio::task::spawn_blocking(move || adopt(&dir)).await;
+            if !there.exists() {
+                // Retention came in between.
+                continue;
+            }
             let over = matches!(look, Ok(Ok(Adopted::Ended(_) | Adopted::NeverStarted)));
             strays.push(if over { Stray::Leftover(run) } else { Stray::Run(run) });
         }

@@ -125,8 +125,10 @@ impl Home {
             }
             Err(TryLockError::Error(e)) => return Err(HomeError::Io(path, e)),
         }
-        let note = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
-        note.map_err(|e| HomeError::Io(path, e))?;
+        // Over the old one and cut afterwards: that needs no space, of which there may be none.
+        let note = format!("process {}", std::process::id());
+        let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
+        written.map_err(|e| HomeError::Io(path, e))?;
         Ok(file)
     }
 }

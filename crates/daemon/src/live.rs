@@ -1,13 +1,15 @@
 //! What is kept of every run that is not dead, in memory, and whom to wake when it changes.
 //!
-//! Owns: a copy of what the store has, changed by the event loop alone, right after each commit.
-//! Never ahead of the store; questions about the dead go there.
+//! Owns: a copy of what the store has, changed by the event loop, right after each commit. Ahead of
+//! the store in one thing: an ending that the run's own record has, or its directory proves, while
+//! the store cannot take it. Questions about the dead go to the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::store::format::Detail;
 use crate::store::kept::{KeptRun, Standing};
 
 /// Runs that are not dead.
@@ -58,6 +60,15 @@ impl Live {
         match runs.get(&run.id) {
             Some(known) => drop(known.send_replace(run)),
             None => drop(runs.insert(run.id.clone(), watch::Sender::new(run))),
+        }
+    }
+
+    /// Shows a death that is certain without the store, which cannot take it for want of space. The
+    /// slot stays taken until it can; the next daemon would find the same.
+    pub(crate) fn foretell(&self, id: &str, ended: &Detail) {
+        if let Some(known) = self.locked().get(id) {
+            let dead = known.borrow().after(Standing::Dead, ended);
+            known.send_replace(dead);
         }
     }
 

@@ -173,6 +173,20 @@ impl Observer {
         self.hurries.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
+    /// Tells an event and does not wait for a store that cannot take it: it is told later, and what
+    /// follows comes first. Only for what an ending makes superfluous, so that order is no matter.
+    async fn tell_or_owe(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
+        match self.inbox.tell(event.clone(), detail.clone()).await {
+            Ok(_) => Ok(()),
+            Err(TellError::Leaving) => Err(Leaving),
+            Err(TellError::Store(_)) => {
+                let (observer, detail) = (self.clone(), detail.clone());
+                tokio::spawn(async move { drop(observer.tell(event, &detail).await) });
+                Ok(())
+            }
+        }
+    }
+
     /// Tells an event until the store has taken it.
     async fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
@@ -200,7 +214,19 @@ impl Observer {
     }
 
     async fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
-        self.tell(Event::Ended { run: run.clone(), ending }, &Detail::Ended(Arc::new(ended))).await
+        let (event, detail) =
+            (Event::Ended { run: run.clone(), ending }, Detail::Ended(Arc::new(ended)));
+        match self.inbox.tell(event.clone(), detail.clone()).await {
+            Ok(_) => return Ok(()),
+            Err(TellError::Leaving) => return Err(Leaving),
+            Err(TellError::Store(_)) => {}
+        }
+        match ending {
+            // Whoever waits for it must not wait for space.
+            Ending::Dead | Ending::NeverStarted => self.live.foretell(run.as_str(), &detail),
+            Ending::Lost => {}
+        }
+        self.tell(event, &detail).await
     }
 
     /// The only place where a proof becomes a death.
@@ -265,14 +291,15 @@ impl Attending<'_> {
     }
 
     async fn tell_exit(&self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
-        self.observer.tell(Event::Exited(self.run.clone()), &Detail::Exited(status)).await
+        let event = Event::Exited(self.run.clone());
+        self.observer.tell_or_owe(event, &Detail::Exited(status)).await
     }
 
     async fn pass_on(&self, told: Told) -> Result<(), Leaving> {
         let observer = self.observer;
         match told {
             Told::Stopping(_) => {
-                observer.tell(Event::Stopping(self.run.clone()), &Detail::Nothing).await
+                observer.tell_or_owe(Event::Stopping(self.run.clone()), &Detail::Nothing).await
             }
             Told::Exited(status) => self.tell_exit(status).await,
             Told::Stuck { survivors, count } => self.tell_survivors(survivors, count).await,
@@ -354,7 +381,7 @@ impl Attending<'_> {
                 let detail = Detail::Started(Arc::new(status.started));
                 observer.tell(Event::Started(run.clone()), &detail).await?;
                 if state == KeeperState::Stopping {
-                    observer.tell(Event::Stopping(run.clone()), &Detail::Nothing).await?;
+                    observer.tell_or_owe(Event::Stopping(run.clone()), &Detail::Nothing).await?;
                 }
                 Ok(())
             }
@@ -370,7 +397,7 @@ impl Attending<'_> {
     async fn sweep(&mut self, mut orphan: Orphan, pause: &mut Duration) -> Result<Next, Leaving> {
         let (observer, run) = (self.observer, self.run);
         tracing::warn!(%run, "its keeper died; what is left of the run is stopped from here");
-        observer.tell(Event::Stopping(run.clone()), &Detail::Nothing).await?;
+        observer.tell_or_owe(Event::Stopping(run.clone()), &Detail::Nothing).await?;
         if let Some(leader) = self.leader.take() {
             orphan.know_leader(leader);
         }

@@ -12,15 +12,12 @@ use crate::store::retention::{Keep, REMOVED_AT_ONCE};
 use crate::store::{Page, Store};
 use crate::time::Time;
 
-/// How long after its start a daemon first looks for what is old: adoption comes first.
-const FIRST_LOOK: Duration = Duration::from_secs(60);
-/// How often it looks from then on.
+/// How often a daemon looks for what is old, from its start on.
 const EVERY: Duration = Duration::from_secs(3600);
 /// Runs whose size is asked for at once.
 const PAGE: usize = 1000;
 
 pub(crate) async fn retain_for_ever(home: Home, store: Store, keep: Keep) {
-    tokio::time::sleep(FIRST_LOOK).await;
     loop {
         match retain(&home, &store, &keep).await {
             Ok(0) => {}
@@ -39,7 +36,10 @@ pub(crate) async fn retain(home: &Home, store: &Store, keep: &Keep) -> io::Resul
         let bounds = keep.bounds(Time::now().0, large);
         let gone = store.retain(bounds).await.map_err(io::Error::other)?;
         for run in &gone {
-            remove_dir(&home.run_dir(run))?;
+            // One that cannot be removed is a leftover, which `doctor` names.
+            if let Err(e) = remove_dir(&home.run_dir(run)) {
+                tracing::warn!(run, "failed to remove its directory: {e}");
+            }
         }
         removed += gone.len();
         if gone.len() < REMOVED_AT_ONCE {

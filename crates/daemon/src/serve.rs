@@ -106,7 +106,12 @@ async fn serve_until_told(
     adopt_all(&state, &observer);
     let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
     let directories = finder.directories().map_err(ServeError::Io)?;
-    tokio::spawn(async move { finder.take_in_all(directories).await });
+    let (kept_in, kept_by, keep) = (home.clone(), store.clone(), options.keep.clone());
+    tokio::spawn(async move {
+        finder.take_in_all(directories).await;
+        // Afterwards: a directory that is just being removed looks like one that lost its record.
+        retain_for_ever(kept_in, kept_by, keep).await;
+    });
     leave_on_signals(inbox.clone(), leaving.clone()).map_err(ServeError::Io)?;
 
     let app = App {
@@ -122,7 +127,6 @@ async fn serve_until_told(
         started_at: Time::now(),
         room,
     };
-    tokio::spawn(retain_for_ever(home.clone(), store.clone(), options.keep.clone()));
     let performer = Performer { observer, leaving };
     tokio::spawn(EventLoop { state, store, live, feed, metrics, performer }.run(outbox));
     if let Some((tcp, guard)) = tcp {

@@ -560,8 +560,8 @@ pub(crate) fn suspects(run: &RunId) -> io::Result<(Vec<Suspect>, u64)> {
 }
 
 /// The same for a run that lasted `age` only. To look at every process of the machine costs more
-/// than the whole rest of a short run. Who was there before the run has the cookie only if it turned
-/// into another program meanwhile; so after a short run those are looked at who are younger.
+/// than the whole rest of a short run. Who was there before the run has the cookie only if it has
+/// turned into another program meanwhile; so after a short run those are looked at who are younger.
 pub(crate) fn suspects_after(
     run: &RunId,
     leader: &Identity,

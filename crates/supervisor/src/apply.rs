@@ -13,33 +13,31 @@ impl State {
         match fact {
             Fact::Admitted { run, claim } => {
                 let phase = Phase::Starting { stop: None };
-                self.hold(run, Run { claim: claim.clone(), phase });
+                self.hold(run, Run { claim: claim.clone(), phase, stop_when_found: None });
             }
-            Fact::Started(run) => self.change(run, |phase| match phase {
-                Phase::Starting { stop: Some(stop) } => {
-                    Phase::Stopping { stop, leader: Leader::Lives }
-                }
-                Phase::Starting { stop: None } | Phase::Stuck => {
-                    Phase::Running { leader: Leader::Lives }
-                }
-                Phase::Running { .. } | Phase::Stopping { .. } | Phase::Lost => phase,
+            Fact::Started(run) => self.change(run, |known| match known.phase {
+                Phase::Starting { .. } | Phase::Stuck => match known.stop() {
+                    Some(stop) => Phase::Stopping { stop, leader: Leader::Lives },
+                    None => Phase::Running { leader: Leader::Lives },
+                },
+                Phase::Running { .. } | Phase::Stopping { .. } | Phase::Lost => known.phase,
             }),
-            Fact::Stopping { run, stop } => self.change(run, |phase| match phase {
+            Fact::Stopping { run, stop } => self.change(run, |known| match known.phase {
                 Phase::Starting { .. } => Phase::Starting { stop: Some(*stop) },
                 Phase::Running { leader } | Phase::Stopping { leader, .. } => {
                     Phase::Stopping { stop: *stop, leader }
                 }
                 Phase::Stuck => Phase::Stopping { stop: *stop, leader: Leader::Lives },
-                Phase::Lost => phase,
+                Phase::Lost => Phase::Lost,
             }),
-            Fact::Exited(run) => self.change(run, |phase| match phase {
+            Fact::Exited(run) => self.change(run, |known| match known.phase {
                 Phase::Starting { stop: Some(stop) } | Phase::Stopping { stop, .. } => {
                     Phase::Stopping { stop, leader: Leader::Exited }
                 }
                 Phase::Starting { stop: None } | Phase::Running { .. } => {
                     Phase::Running { leader: Leader::Exited }
                 }
-                Phase::Stuck | Phase::Lost => phase,
+                Phase::Stuck | Phase::Lost => known.phase,
             }),
             Fact::Stuck(run) => self.change(run, |_| Phase::Stuck),
             Fact::Ended { run, ending } => match ending {
@@ -50,9 +48,11 @@ impl State {
         }
     }
 
-    fn change(&mut self, run: &RunId, change: impl FnOnce(Phase) -> Phase) {
+    fn change(&mut self, run: &RunId, change: impl FnOnce(&Run) -> Phase) {
         if let Some(known) = self.runs.get_mut(run) {
-            known.phase = change(known.phase);
+            let (stop, phase) = (known.stop(), change(known));
+            known.stop_when_found = stop.filter(|_| phase == Phase::Stuck);
+            known.phase = phase;
         }
     }
 

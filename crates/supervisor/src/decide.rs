@@ -184,7 +184,7 @@ fn request_stop(state: &State, run: &RunId, stop: Stop) -> Decision {
     match &known.phase {
         // Nobody can be asked yet: the stop is performed as soon as the start is known.
         Phase::Starting { stop: None } => fact(Fact::Stopping { run: run.clone(), stop }),
-        Phase::Starting { stop: Some(old) } if sooner(stop, *old) => {
+        Phase::Starting { stop: Some(old) } if shorter(stop, *old) => {
             fact(Fact::Stopping { run: run.clone(), stop })
         }
         Phase::Starting { stop: Some(_) } => Decision::AlreadySo,
@@ -196,6 +196,18 @@ fn request_stop(state: &State, run: &RunId, stop: Stop) -> Decision {
             Decision::Do { facts: vec![], effects: vec![Effect::Stop { run: run.clone(), stop }] }
         }
         Phase::Lost => Decision::Refused(Refusal::Lost),
+    }
+}
+
+/// Whether a second request shortens the first while neither grace has begun: both would begin at
+/// the start. The run's own is not known here and gives way to one that is named.
+fn shorter(new: Stop, old: Stop) -> bool {
+    match old {
+        Stop::Ask { grace_ms: Some(old_ms) } => match new {
+            Stop::Ask { grace_ms } => grace_ms.is_some_and(|ms| ms < old_ms),
+            Stop::Force => true,
+        },
+        Stop::Ask { grace_ms: None } | Stop::Force => sooner(new, old),
     }
 }
 
@@ -220,12 +232,14 @@ fn started(state: &State, run: &RunId) -> Decision {
         effects: vec![Effect::Stop { run: run.clone(), stop }],
     };
     match &known.phase {
-        Phase::Starting { stop: None } => fact(Fact::Started(run.clone())),
-        Phase::Starting { stop: Some(stop) } => stop_it(vec![Fact::Started(run.clone())], *stop),
+        // It was to be stopped and could not be told so: it was not up, or not to be reached.
+        Phase::Starting { .. } | Phase::Stuck => match known.stop() {
+            Some(stop) => stop_it(vec![Fact::Started(run.clone())], stop),
+            None => fact(Fact::Started(run.clone())),
+        },
         Phase::Running { .. } => Decision::AlreadySo,
         // It was to be stopped and nobody has told its keeper: we died in between.
         Phase::Stopping { stop, .. } => stop_it(vec![], *stop),
-        Phase::Stuck => fact(Fact::Started(run.clone())),
         Phase::Lost => Decision::AlreadySo,
     }
 }
@@ -235,10 +249,14 @@ fn stopping(state: &State, run: &RunId) -> Decision {
         return Decision::AlreadySo;
     };
     match &known.phase {
-        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stuck => {
-            fact(Fact::Stopping { run: run.clone(), stop: Stop::Ask { grace_ms: None } })
+        Phase::Starting { stop: None } | Phase::Running { .. } | Phase::Stuck => {
+            // What was asked for before it was stuck may have been sharper.
+            let stop = known.stop().unwrap_or(Stop::Ask { grace_ms: None });
+            fact(Fact::Stopping { run: run.clone(), stop })
         }
-        Phase::Stopping { .. } | Phase::Lost => Decision::AlreadySo,
+        Phase::Starting { stop: Some(_) } | Phase::Stopping { .. } | Phase::Lost => {
+            Decision::AlreadySo
+        }
     }
 }
 
@@ -499,6 +517,54 @@ mod tests {
         assert_eq!(decide(&early, &started), expected);
         let crashed = after(&[Fact::Started(run()), stop_fact(ASK)]);
         assert_eq!(decide(&crashed, &started), Decision::Do { facts: vec![], effects: stop() });
+    }
+
+    #[test]
+    fn a_stop_is_not_forgotten_by_getting_stuck() {
+        let started = Event::Started(run());
+        let stuck = Fact::Stuck(run());
+        for facts in [
+            vec![stop_fact(Stop::Force), stuck.clone()],
+            vec![Fact::Started(run()), stop_fact(Stop::Force), stuck.clone(), stuck.clone()],
+        ] {
+            let mut state = after(&facts);
+            let found = Decision::Do {
+                facts: vec![Fact::Started(run())],
+                effects: vec![Effect::Stop { run: run(), stop: Stop::Force }],
+            };
+            assert_eq!(decide(&state, &started), found, "{facts:?}");
+            let orphaned = decide(&state, &Event::Stopping(run()));
+            assert_eq!(orphaned, fact(stop_fact(Stop::Force)), "{facts:?}");
+            state.apply(&Fact::Started(run()));
+            let to_stop = Phase::Stopping { stop: Stop::Force, leader: Leader::Lives };
+            assert_eq!(state.run(&run()).map(|known| known.phase), Some(to_stop), "{facts:?}");
+            state.apply(&stuck);
+            let before = state.before(&run());
+            state.apply(&Fact::Started(run()));
+            state.undo(before);
+            assert_eq!(decide(&state, &started), found, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_before_the_start_is_only_ever_shortened() {
+        let later = Stop::Ask { grace_ms: Some(50) };
+        for (old, new, taken) in [
+            (ASK, ASK_SOON, true),
+            (later, ASK_SOON, true),
+            (ASK_SOON, Stop::Force, true),
+            (ASK_SOON, ASK_SOON, false),
+            (ASK_SOON, later, false),
+            (ASK_SOON, ASK, false),
+            (Stop::Force, ASK_SOON, false),
+        ] {
+            let state = after(&[stop_fact(old)]);
+            let expected = if taken { fact(stop_fact(new)) } else { Decision::AlreadySo };
+            let decision = decide(&state, &Event::StopRequested { run: run(), stop: new });
+            assert_eq!(decision, expected, "{old:?}, {new:?}");
+            let seen = decide(&state, &Event::Stopping(run()));
+            assert_eq!(seen, Decision::AlreadySo, "{old:?} is no softer for being seen");
+        }
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub struct Run {
     pub claim: Claim,
     /// Where it stands.
     pub phase: Phase,
+    /// How it was to end before it was stuck: still to be performed if it is found running.
+    pub(crate) stop_when_found: Option<Stop>,
 }
 
 /// Where a run stands.
@@ -164,6 +166,18 @@ impl State {
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down
+    }
+}
+
+impl Run {
+    /// How it is to end, if that was said.
+    pub(crate) fn stop(&self) -> Option<Stop> {
+        match self.phase {
+            Phase::Starting { stop } => stop,
+            Phase::Stopping { stop, .. } => Some(stop),
+            Phase::Stuck => self.stop_when_found,
+            Phase::Running { .. } | Phase::Lost => None,
+        }
     }
 }
 

@@ -413,10 +413,11 @@ impl<'a> Viewer<'a> {
             return self.end_of_typing(link);
         }
         let Typed { bytes, detach } = self.keys.take(&buffer[..n], Instant::now());
-        if self.right == (Right::Write { open: true }) && !bytes.is_empty() {
-            if let Err(gone) = link.send(bytes) {
-                return Ok(Some(gone.into()));
-            }
+        if self.right == (Right::Write { open: true })
+            && !bytes.is_empty()
+            && let Err(gone) = link.send(bytes)
+        {
+            return Ok(Some(gone.into()));
         }
         Ok(detach.then_some(Left::Detached))
     }

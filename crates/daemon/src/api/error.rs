@@ -13,6 +13,10 @@ use crate::store::StoreError;
 
 /// The system's number for "no such file".
 const ENOENT: i32 = 2;
+/// The system's numbers for no space, a read-only file system, and a quota that is used up.
+const UNWRITABLE: [i32; 3] = [28, 30, 122];
+/// What to do about a home that cannot be written.
+const MAKE_ROOM: &str = "make room in the home, or make it writable, and try again";
 
 /// An error on its way to a client.
 #[derive(Debug)]
@@ -95,6 +99,12 @@ impl ApiError {
     pub(crate) fn never_started(error: wire::Error) -> Self {
         Self { status: StatusCode::UNPROCESSABLE_ENTITY, error }
     }
+
+    /// With this to do about it, unless there is something better already.
+    pub(crate) fn hint_if_none(mut self, hint: impl Into<String>) -> Self {
+        self.error.hint.get_or_insert_with(|| hint.into());
+        self
+    }
 }
 
 /// The code and sentence for a start that failed.
@@ -103,6 +113,11 @@ pub(crate) fn start_error(failure: Option<&StartFailure>, message: &str) -> wire
         Some((StartStage::Exec, Some(ENOENT))) => "command_not_found",
         Some((StartStage::Exec, _)) => "not_executable",
         Some((StartStage::WorkingDirectory, _)) => "bad_directory",
+        Some((StartStage::Directory | StartStage::Streams | StartStage::Record, Some(errno)))
+            if UNWRITABLE.contains(&errno) =>
+        {
+            "store_failed"
+        }
         Some((
             StartStage::Spec
             | StartStage::Directory
@@ -113,7 +128,8 @@ pub(crate) fn start_error(failure: Option<&StartFailure>, message: &str) -> wire
         ))
         | None => "start_failed",
     };
-    wire::Error { code: code.to_owned(), message: message.to_owned(), hint: None }
+    let hint = (code == "store_failed").then(|| MAKE_ROOM.to_owned());
+    wire::Error { code: code.to_owned(), message: message.to_owned(), hint }
 }
 
 impl From<TellError> for ApiError {
@@ -134,10 +150,9 @@ impl From<StoreError> for ApiError {
 impl ApiError {
     fn store(error: &StoreError) -> Self {
         let hint = if error.is_for_want_of_space() {
-            "nothing was changed, and runs that are alive go on; make room in the home, or make it \
-             writable, and try again"
+            format!("nothing was changed, and runs that are alive go on; {MAKE_ROOM}")
         } else {
-            "nothing was changed; runs that are alive go on"
+            "nothing was changed; runs that are alive go on".to_owned()
         };
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "store_failed", error.to_string()).hint(hint)
     }

@@ -54,8 +54,10 @@ pub(super) async fn list(
         }
         None => None,
     };
-    let runs = if query.all {
-        app.store.list(Page { before, limit }).await?
+    let runs: Vec<KeptRun> = if query.all {
+        let runs = app.store.list(Page { before, limit }).await?;
+        // What is known already and the store cannot take yet.
+        runs.into_iter().map(|run| app.live.get(&run.id).unwrap_or(run)).collect()
     } else {
         let older = |run: &KeptRun| {
             before.as_ref().is_none_or(|(at, id)| (run.request.at_ms, &*run.id) < (*at, id))

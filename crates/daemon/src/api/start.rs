@@ -21,7 +21,7 @@ use kennel_supervisor::{Claim, Event, Refusal, Unenforceable};
 use super::error::ApiError;
 use super::view::view;
 use super::{App, parse, wire};
-use crate::event_loop::{Outcome, TellError};
+use crate::event_loop::Outcome;
 use crate::store::format::{Detail, Request};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
@@ -66,17 +66,20 @@ pub(super) async fn start(
     match app.inbox.tell_with(event, detail, Some(Box::new(spec))).await {
         Ok(Outcome::Done | Outcome::AlreadySo) => app.started(&id).await,
         // The same request may have been admitted, and its run ended, a moment ago.
-        Ok(Outcome::Refused(Refusal::IdTaken)) | Err(TellError::Store(_)) if again => {
+        Ok(Outcome::Refused(Refusal::IdTaken)) if again => {
             match app.asked_before(&id, &kept, &claim).await? {
                 Some(known) => app.started(&known.id).await,
                 None => Err(app.not_admitted(&id, &Refusal::IdTaken, &claim)),
             }
         }
         Ok(Outcome::Refused(refusal)) => Err(app.not_admitted(&id, &refusal, &claim)),
-        Err(e) => {
-            app.remove_unused_dir(&id);
-            Err(e.into())
-        }
+        Err(e) => match app.asked_before(&id, &kept, &claim).await {
+            Ok(Some(known)) if again => app.started(&known.id).await,
+            Ok(_) | Err(_) => {
+                app.remove_unused_dir(&id);
+                Err(e.into())
+            }
+        },
     }
 }
 
@@ -109,7 +112,8 @@ impl App {
         let run = view(&self.until(id, START_BOUND, settled).await?);
         match run.end {
             Some(wire::End { cause: wire::Cause::NeverStarted, error: Some(error), .. }) => {
-                Err(ApiError::never_started(error).hint(format!("`kennel show {id}` tells more")))
+                let more = format!("`kennel show {id}` tells more");
+                Err(ApiError::never_started(error).hint_if_none(more))
             }
             Some(_) | None => Ok((StatusCode::CREATED, Json(run))),
         }
