@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kennel_tests::{agent, are_root, carriers_of, skipped, until};
 use serde_json::{Value, json};
@@ -179,6 +179,419 @@ fn a_full_disk_refuses_starts_and_keeps_neither_ends_nor_stops_from_being_known(
         (home.kennel(&["run", "--slot", "asked", "--", "true"]).code == 0).then_some(())
     });
     assert_eq!(home.daemon().expect("it is up").identity().pid, daemon, "it never went away");
+    let _ = fs::remove_file(sign);
+    home.check();
+}
+
+#[test]
+fn a_daemon_that_is_killed_on_a_full_disk_is_replaced_or_says_why_not() {
+    let test = "a_daemon_that_is_killed_on_a_full_disk_is_replaced_or_says_why_not";
+    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    let (by_itself, sign) = until_told(&home, "itself", 3);
+    let stays = home.start(&["--slot", "stays", "--", "sleep", "1000"]);
+    let leader = home.show(&stays)["leader"]["pid"].clone();
+    let full = Full::disk(&place);
+    home.kill_daemon();
+    tell(&sign);
+    let said = home.kennel(&["--json", "ps"]);
+    match said.code {
+        0 => {
+            dead(&home, &by_itself);
+            expect_refused_for_want_of_space(&home);
+            assert_eq!(home.kennel(&["kill", &stays]).code, 0);
+        }
+        // It cannot come up: then it says what is in its way, and nobody was touched.
+        5 => {
+            let error = error_of(&said);
+            assert_eq!(error["code"], "daemon_unreachable", "{error}");
+            assert!(error.to_string().contains("no room"), "{error}");
+            assert_ne!(carriers_of(&stays), Vec::<String>::new());
+        }
+        _ => panic!("{said:?}"),
+    }
+    drop(full);
+    let shown = dead(&home, &by_itself);
+    assert_eq!(shown["end"]["status"], json!({"exited": 3}), "{shown}");
+    assert_eq!(home.show(&stays)["leader"]["pid"], leader);
+    assert_eq!(home.kennel(&["run", "--", "true"]).code, 0);
+    let _ = fs::remove_file(sign);
+    home.check();
+}
+
+#[test]
+fn a_read_only_home_is_named_and_writable_again_it_works() {
+    let test = "a_read_only_home_is_named_and_writable_again_it_works";
+    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    assert_eq!(home.kennel(&["run", "--", "true"]).code, 0);
+    home.down();
+    let remount = |how: &str| {
+        until("nobody writes there any more", || {
+            let mut mount = Command::new("mount");
+            mount.args(["-o", how]).arg(&place).stderr(Stdio::null());
+            mount.status().is_ok_and(|status| status.success()).then_some(())
+        });
+    };
+    remount("remount,ro");
+    for (args, code) in [(&["ps"][..], 5), (&["up"], 1), (&["run", "--", "true"], 125)] {
+        let said = home.kennel(args);
+        assert_eq!(said.code, code, "{said:?}");
+        assert!(said.err.contains("Read-only file system"), "{said:?}");
+        let state = home.state();
+        assert!(said.err.contains(&*state.to_string_lossy()), "it names the place: {said:?}");
+    }
+    remount("remount,rw");
+    assert_eq!(home.kennel(&["run", "--", "true"]).code, 0);
+    assert_eq!(home.all_runs().len(), 2);
+    home.check();
+}
+
+/// Files that nobody may write to, not even through descriptors that are open, until it is dropped.
+struct Sealed(Vec<PathBuf>);
+
+impl Sealed {
+    /// `None` where the file system cannot do that, or we may not.
+    fn these(paths: Vec<PathBuf>) -> Option<Self> {
+        let sealed = Self(paths);
+        sealed.mark("+i").then_some(sealed)
+    }
+
+    fn mark(&self, how: &str) -> bool {
+        let mut chattr = Command::new("chattr");
+        chattr.arg(how).args(&self.0).stderr(Stdio::null());
+        chattr.status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.mark("-i");
+    }
+}
+
+#[test]
+fn a_home_that_may_not_be_written_for_a_while_loses_nothing() {
+    let home = Home::new();
+    let (by_itself, sign) = until_told(&home, "itself", 9);
+    let forced = home.start(&["--slot", "forced", "--", "sleep", "1000"]);
+    let stays = home.start(&["--slot", "stays", "--", "sleep", "1000"]);
+    let paths = ["", "runs", "kennel.db", "kennel.db-wal"].map(|name| home.state().join(name));
+    let Some(sealed) = Sealed::these(paths.to_vec()) else {
+        return skipped("a home that may not be written for a while", "no file can be sealed here");
+    };
+    expect_refused_for_want_of_space(&home);
+    tell(&sign);
+    assert_eq!(dead(&home, &by_itself)["end"]["status"], json!({"exited": 9}));
+    assert_eq!(home.kennel(&["kill", &forced]).code, 0);
+    assert_eq!(home.ends(), Vec::<String>::new());
+    drop(sealed);
+    until("every end is in the journal", || (home.ends().len() == 2).then_some(()));
+    assert_eq!(home.kennel(&["run", "--slot", "forced", "--", "true"]).code, 0);
+    assert_eq!(state_of(&home, &stays), "running");
+    let _ = fs::remove_file(sign);
+    home.check();
+}
+
+/// The store, opened beside the daemon's own connections.
+fn sql(home: &Home, statement: &str) -> String {
+    let output = Command::new("sqlite3")
+        .args(["-cmd", ".timeout 10000"])
+        .arg(home.state().join("kennel.db"))
+        .arg(statement)
+        .output()
+        .expect("sqlite3 is installed");
+    assert!(output.status.success(), "{statement}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn have_sqlite(test: &str) -> bool {
+    let have = Command::new("sqlite3").arg("--version").stdout(Stdio::null()).status();
+    let have = have.is_ok_and(|status| status.success());
+    if !have {
+        skipped(test, "there is no sqlite3");
+    }
+    have
+}
+
+#[test]
+fn clocks_that_jumped_harm_nothing() {
+    if !have_sqlite("clocks_that_jumped_harm_nothing") {
+        return;
+    }
+    let home = Home::new();
+    let now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000";
+    let (year, far) = (365_u64 * 86_400_000, 253_402_300_800_000_u64 + 5);
+    let mut runs = Vec::new();
+    for (name, at) in [
+        ("long-ago", "0".to_owned()),
+        ("last-year", format!("{now} - {year}")),
+        ("next-year", format!("{now} + {year}")),
+        // After the last year of four digits.
+        ("far", far.to_string()),
+    ] {
+        let dead = home.start(&["--", "true"]);
+        until("it is dead", || (state_of(&home, &dead) == "dead").then_some(()));
+        let live = home.start(&["--slot", name, "--", "sleep", "1000"]);
+        runs.push((dead, live, at));
+    }
+    home.kill_daemon();
+    for (dead, live, at) in &runs {
+        sql(&home, &format!(
+            "UPDATE run SET requested_ms = {at}, request = json_set(request, '$.at_ms', {at}), \
+                started = json_set(started, '$.at_ms', {at}) WHERE id IN ('{dead}', '{live}'); \
+             UPDATE run SET ended_ms = {at}, ended = json_set(ended, '$.recorded.at_ms', {at}) \
+                WHERE id = '{dead}'; \
+             UPDATE journal SET at_ms = {at} WHERE run IN ('{dead}', '{live}');"
+        ));
+        for file in ["stdout.0", "record"] {
+            let path = home.run_dir(live).join(file);
+            let _ = Command::new("touch").args(["-c", "-d", "2090-01-01"]).arg(path).status();
+        }
+    }
+    let order = |all: &[&str]| -> Vec<String> {
+        let out = home.ok(&[&["--json", "ps"], all].concat());
+        let id = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["id"].clone();
+        out.lines().map(|line| id(line).as_str().expect("text").to_owned()).collect()
+    };
+    let mut newest_first: Vec<String> = runs.iter().rev().map(|(_, live, _)| live.clone()).collect();
+    assert_eq!(order(&[]), newest_first);
+    assert_eq!(order(&["-a"]).len(), 8);
+    for text in [home.ok(&["ps"]), home.ok(&["ps", "-a"])] {
+        assert!(!text.contains('-') || !text.contains(" -1"), "no age is negative: {text}");
+    }
+    for (dead, live, _) in &runs {
+        home.ok(&["show", dead]);
+        assert_eq!(state_of(&home, live), "running");
+        // A time-out is a time, not a moment.
+        let begun = Instant::now();
+        let said = home.kennel(&["wait", live, "--timeout", "50ms"]);
+        assert_eq!(said.code, 124, "{said:?}");
+        assert!(begun.elapsed() < SOON);
+    }
+    // What ended long ago is removed; what says that it ends in the future is kept.
+    home.down();
+    let up = home.up(&["--keep-age", "1h"]);
+    until("the old ones are gone", || (home.all_runs().len() == 6).then_some(()));
+    let left = order(&["-a"]);
+    for (n, (dead, live, _)) in runs.iter().enumerate() {
+        assert_eq!(left.contains(dead), n >= 2, "{n}");
+        assert!(left.contains(live));
+    }
+    // Graces are times too: a clock that stands in the future neither shortens nor lengthens one.
+    let last = newest_first.remove(0);
+    let begun = Instant::now();
+    home.ok(&["stop", &last]);
+    assert!(begun.elapsed() < SOON);
+    home.check();
+    drop(up);
+}
+
+#[test]
+fn a_thousand_finished_runs_are_listed_found_and_removed_whole() {
+    if !have_sqlite("a_thousand_finished_runs_are_listed_found_and_removed_whole") {
+        return;
+    }
+    const REAL: usize = 200;
+    let home = Home::new();
+    home.ok(&["ps"]);
+    let cwd = home.work();
+    let start = |n: usize| {
+        let id = format!("real{n:04}");
+        let body = json!({"id": id, "command": ["true"], "cwd": cwd, "env": [["PATH", "/bin"]]});
+        let (status, run) = home.ask("POST", "/v1/runs", &body.to_string());
+        assert_eq!(status, 201, "{run}");
+    };
+    std::thread::scope(|scope| {
+        for part in 0..8 {
+            scope.spawn(move || (0..REAL).filter(|n| n % 8 == part).for_each(start));
+        }
+    });
+    let live = home.start(&["--slot", "live", "--", "sleep", "1000"]);
+    until("all of them have ended", || (home.ends().len() == REAL).then_some(()));
+    home.down();
+    // The rest as they would be, of a year ago.
+    sql(&home, &format!(
+        "WITH RECURSIVE n(i) AS (SELECT {REAL} UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
+         INSERT INTO run (id, slot, state, request, started, stuck, ended, worktree, requested_ms, \
+            ended_ms) \
+         SELECT printf('made%04d', i), printf('made%04d', i), 'dead', request, started, stuck, \
+            json_set(ended, '$.recorded.at_ms', 1000 + i), NULL, 1000 + i, 1000 + i \
+            FROM n, run WHERE run.id = 'real0000'; \
+         INSERT INTO journal (at_ms, run, fact, detail) \
+         SELECT 1000, run.id, fact, detail FROM run, journal \
+            WHERE journal.run = 'real0000' AND run.id LIKE 'made%';"
+    ));
+    for n in REAL..1000 {
+        let dir = home.run_dir(&format!("made{n:04}"));
+        fs::create_dir(&dir).expect("it can be made");
+        fs::copy(home.run_dir("real0000").join("record"), dir.join("record")).expect("it copies");
+    }
+    let begun = Instant::now();
+    assert_eq!(home.ok(&["--json", "ps"]).lines().count(), 1, "the daemon is up again");
+    assert_eq!(home.ok(&["--json", "ps", "-a"]).lines().count(), 1000, "as many as it says");
+    assert_eq!(home.all_runs().len(), 1001);
+    assert_eq!(home.show("made0999")["state"], "dead");
+    assert_eq!(home.show("made099")["error"], Value::Null, "a beginning that is not unique");
+    assert_eq!(home.ends().len(), 1000);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    home.down();
+
+    // By age: all that were made up go, with rows, journal and directories; the rest stays.
+    let up = home.up(&["--keep-age", "24h"]);
+    until("the old ones are gone", || (home.all_runs().len() == REAL + 1).then_some(()));
+    until("their directories too", || {
+        let dirs = fs::read_dir(home.state().join("runs")).expect("it is there").count();
+        (dirs == REAL + 1).then_some(())
+    });
+    assert_eq!(home.ends().len(), REAL);
+    assert_eq!(sql(&home, "SELECT count(*) FROM journal WHERE run LIKE 'made%'"), "0");
+    let (_, page) = home.ask("GET", "/v1/events?after=0", "");
+    assert_eq!(page["events"][0]["kind"], "removed", "readers are told: {page}");
+    assert_eq!(home.kennel(&["show", "made0999"]).code, 3);
+    home.down();
+    drop(up);
+    // By size: nothing dead is left, and what lives stays.
+    let up = home.up(&["--keep-size", "0"]);
+    until("only the living are left", || (home.all_runs().len() == 1).then_some(()));
+    assert_eq!(state_of(&home, &live), "running");
+    let said = home.kennel(&["--json", "doctor"]);
+    assert!(!said.out.contains("is nobody's"), "{said:?}");
+    home.ok(&["kill", "live"]);
+    home.check();
+    drop(up);
+}
+
+#[test]
+fn of_two_daemons_the_second_names_the_first_and_leaves() {
+    let home = Home::new();
+    let first = home.up(&[]);
+    let said = home.kennel(&["up"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.err.contains(&format!("process {}", first.child.id())), "{said:?}");
+    assert_eq!(home.daemon().expect("it is up").identity().pid, first.child.id());
+    home.check();
+}
+
+#[test]
+fn however_many_clients_come_at_once_one_daemon_starts() {
+    let home = Home::new();
+    let clients: Vec<_> = (0..30)
+        .map(|_| {
+            let mut client = home.command(&["--json", "run", "-d", "--", "true"]);
+            client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be run")
+        })
+        .collect();
+    for client in clients {
+        let said = Said::of(&client.wait_with_output().expect("it ends"));
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    assert_eq!(home.all_runs().len(), 30);
+    let mut log = String::new();
+    let file = fs::File::open(home.state().join("daemon.log")).expect("it is there");
+    file.take(1 << 20).read_to_string(&mut log).expect("it is text");
+    assert_eq!(log.matches("serving on").count(), 1, "{log}");
+    home.check();
+}
+
+/// A home whose daemon is gone and one of whose runs lives; it is told to exit with 5.
+fn home_with_a_live_run() -> (Home, String, PathBuf) {
+    let home = Home::new();
+    assert_eq!(home.kennel(&["run", "--", "true"]).code, 0);
+    let (run, sign) = until_told(&home, "slot", 5);
+    home.kill_daemon();
+    (home, run, sign)
+}
+
+fn remove_store(home: &Home) {
+    for name in ["kennel.db", "kennel.db-wal", "kennel.db-shm"] {
+        let _ = fs::remove_file(home.state().join(name));
+    }
+}
+
+#[test]
+fn after_the_store_was_deleted_what_lives_is_found_again_and_can_be_stopped() {
+    for stop in [true, false] {
+        let (home, run, sign) = home_with_a_live_run();
+        let second = home.start(&["--", "sleep", "1000"]);
+        home.kill_daemon();
+        remove_store(&home);
+        let found = until("both are found", || {
+            let runs = home.all_runs();
+            let known = runs.iter().filter(|run| run["state"] == "running").count();
+            (known == 2).then_some(runs)
+        });
+        assert!(found.iter().all(|run| run["leader"]["pid"].is_u64()), "{found:?}");
+        if stop {
+            let said = home.kennel(&["stop", &run, &second]);
+            assert_eq!(said.code, 0, "{said:?}");
+        } else {
+            tell(&sign);
+            assert_eq!(home.kennel(&["wait", &run]).code, 5);
+        }
+        let _ = fs::remove_file(sign);
+        home.check();
+    }
+}
+
+#[test]
+fn a_store_that_is_damaged_newer_or_not_ours_is_named_and_no_agent_is_touched() {
+    if !have_sqlite("a_store_that_is_damaged_newer_or_not_ours_is_named") {
+        return;
+    }
+    let (home, run, sign) = home_with_a_live_run();
+    sql(&home, "PRAGMA wal_checkpoint(TRUNCATE)");
+    let store = home.state().join("kennel.db");
+    let good = fs::read(&store).expect("it is there");
+    let put = |bytes: &[u8]| {
+        remove_store(&home);
+        fs::write(&store, bytes).expect("it can be written");
+    };
+    let cases: [(&str, &dyn Fn(), &str); 4] = [
+        ("garbage", &|| put(&b"no database at all, by far. ".repeat(500)), "not a store"),
+        (
+            "newer",
+            &|| {
+                put(&good);
+                sql(&home, "PRAGMA user_version = 77");
+            },
+            "schema 77",
+        ),
+        (
+            "foreign",
+            &|| {
+                put(b"");
+                sql(&home, "CREATE TABLE theirs (a); PRAGMA application_id = 5");
+            },
+            "not a store",
+        ),
+        (
+            "torn",
+            &|| {
+                let mut torn = good.clone();
+                torn[100..8192.min(good.len())].fill(0xa5);
+                put(&torn);
+            },
+            "kennel.db",
+        ),
+    ];
+    for (name, spoil, word) in cases {
+        spoil();
+        let before = fs::read(&store).expect("it is there");
+        let said = home.kennel(&["up"]);
+        assert_eq!(said.code, 1, "{name}: {said:?}");
+        assert!(said.err.contains(word), "{name}: {said:?}");
+        assert!(fs::read(&store).expect("it is there") == before, "{name}: it was changed");
+        assert_ne!(carriers_of(&run), Vec::<String>::new(), "{name}");
+        if name == "garbage" {
+            // Who is in nobody's foreground says it to whoever asks.
+            let said = home.kennel(&["ps"]);
+            assert_eq!(said.code, 5, "{name}: {said:?}");
+            assert!(said.err.contains(word), "{name}: {said:?}");
+        }
+    }
+    put(&good);
+    assert_eq!(state_of(&home, &run), "running");
+    tell(&sign);
+    assert_eq!(home.kennel(&["wait", &run]).code, 5);
     let _ = fs::remove_file(sign);
     home.check();
 }

@@ -1,7 +1,9 @@
-//! The end-to-end tests of the `kennel` command: the binary as it ships, its daemon, its keepers and
-//! real agents, each test in a home of its own, with a checker after it.
+//! The end-to-end tests of the `kennel` command: the binary as it ships, its daemon, its keepers
+//! and real agents, each test in a home of its own, with a checker after it.
 
+mod api;
 mod faults;
+mod foreground;
 mod generated;
 mod home;
 mod openapi;

@@ -7,8 +7,9 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
 use kennel_process::{Process, Signal};
-use kennel_tests::until;
+use kennel_tests::{SHORT, pass, until};
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::ioctl_fionread;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
@@ -86,6 +87,19 @@ impl Seat {
         self.seen.clear();
     }
 
+    /// Reads nothing until nothing more comes: the command is stuck in a write.
+    #[track_caller]
+    fn fills_up(&self) {
+        let mut last = 0;
+        until("the terminal is full", || {
+            pass(SHORT);
+            let now = ioctl_fionread(&self.master).expect("it can be asked");
+            let full = now > 0 && now == last;
+            last = now;
+            full.then_some(())
+        });
+    }
+
     fn signal(&self, signal: Signal) {
         let process = Process::from_number(self.child.id()).expect("it lives");
         process.signal(signal).expect("it is ours");
@@ -144,7 +158,10 @@ fn what_is_typed_reaches_the_run_and_its_code_comes_back() {
     seat.types("echo a$((1+1))b\r");
     seat.sees("a2b");
     // A Ctrl-C is the run's: it ends what the shell runs, and not us.
-    seat.types("sleep 1000\r\x03");
+    seat.types("echo s$((2+2))p; sleep 1000\r");
+    seat.sees("s4p");
+    seat.types("\x03");
+    seat.sees("^C");
     seat.types("echo c$((1+2))d\r");
     seat.sees("c3d");
     seat.types("exit 5\r");
@@ -226,16 +243,30 @@ fn a_terminal_that_takes_no_more_is_given_back_all_the_same() {
     let home = Home::new();
     let run = home.start(&["--pty", "--", "yes"]);
     let mut seat = Seat::attach(&home, &run, &[]);
-    // Nobody reads any more: at some moment the command is stuck in a write.
-    let stat = format!("/proc/{}/wchan", seat.child.id());
-    until("the terminal is full", || {
-        let at = std::fs::read_to_string(&stat).unwrap_or_default();
-        (at.is_empty() || at == "0" || at.contains("tty") || at.contains("wait")).then_some(())
-    });
+    seat.fills_up();
     seat.signal(Signal::TERM);
     let status = until("it leaves", || seat.child.try_wait().expect("it is ours"));
     assert_eq!(status.code(), Some(143));
     assert_eq!(settings(&seat.slave), seat.before);
+    home.check();
+}
+
+#[test]
+fn what_comes_too_fast_is_left_out_and_the_screen_is_right_in_the_end() {
+    let home = Home::new();
+    let run = shell(&home);
+    let mut seat = Seat::attach(&home, &run, &[]);
+    seat.types("yes | head -c 3000000; echo d$((1+1))ne; touch written\r");
+    seat.fills_up();
+    // All that time the run is not held up.
+    until("the run has written all", || home.work().join("written").exists().then_some(()));
+    seat.sees("d2ne");
+    // It was drawn once when we came and again after what was left out.
+    assert!(seat.shown().matches("\x1b[H\x1b[J").count() > 1, "nothing was left out");
+    seat.types("echo a$((2+2))ter\r");
+    seat.sees("a4ter");
+    seat.types(DETACH);
+    assert_eq!(seat.leaves(), 0);
     home.check();
 }
 
@@ -302,10 +333,10 @@ fn a_run_that_is_killed_or_over_says_how_it_ended() {
     let mut seat = Seat::attach(&home, &run, &[]);
     home.ok(&["kill", &run]);
     assert_eq!(seat.leaves(), 137);
-    seat.sees("killed on request");
+    seat.sees("ended by SIGKILL");
     let late = home.kennel(&["attach", &run]);
     assert_eq!(late.code, 137);
-    assert!(late.err.contains("killed on request"), "{late:?}");
+    assert!(late.err.contains("ended by SIGKILL"), "{late:?}");
     let nobody = home.kennel(&["attach", "nobody"]);
     assert_eq!(nobody.code, 125, "{nobody:?}");
     home.check();

@@ -16,6 +16,7 @@ mod render;
 mod size;
 mod socket;
 mod terminal;
+mod viewer;
 
 use std::process::ExitCode;
 

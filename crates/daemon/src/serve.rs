@@ -128,7 +128,8 @@ async fn serve_until_told(
         room,
     };
     let performer = Performer { observer, leaving };
-    tokio::spawn(EventLoop { state, store, live, feed, metrics, performer }.run(outbox));
+    let mind =
+        tokio::spawn(EventLoop { state, store, live, feed, metrics, performer }.run(outbox));
     if let Some((tcp, guard)) = tcp {
         serve_tcp(tcp, guard, app.clone());
     }
@@ -144,6 +145,8 @@ async fn serve_until_told(
     tokio::select! {
         served = server.into_future() => served.map_err(ServeError::Io)?,
         () = bound => {}
+        // A daemon that can decide nothing must not keep the next one from coming.
+        _ = mind => return Err(ServeError::Io(io::Error::other("the event loop ended"))),
     }
     // Gone before the lock is: whoever connects from here on starts the next daemon.
     let _ = fs::remove_file(home.socket());

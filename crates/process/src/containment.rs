@@ -265,8 +265,8 @@ impl Leaf {
     }
 }
 
-/// A leaf with a name of ours, found where runs started from here have theirs. Whose it is, its name
-/// alone does not say: another kennel on this machine makes the same ones.
+/// A leaf with a name of ours, found where runs started from here have theirs. Whose it is, its
+/// name alone does not say: another kennel on this machine makes the same ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLeaf {
     /// The run it is named after.

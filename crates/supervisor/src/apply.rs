@@ -107,7 +107,7 @@ mod tests {
             state.apply(&fact);
             assert_eq!(state.run(&run()).map(|r| r.phase), expected, "{fact:?}");
             assert_eq!(state.holder(&"s".into()).is_some(), expected.is_some(), "{fact:?}");
-            assert_eq!(state.worker_in(&"/w".into()).is_some(), expected.is_some(), "{fact:?}");
+            assert_eq!(state.lives_in(&"/w".into()).is_some(), expected.is_some(), "{fact:?}");
         }
         assert_eq!(state, State::default());
     }

@@ -116,7 +116,7 @@ fn found(state: &State, run: &RunId, claim: &Claim) -> Decision {
     if let Some(holder) = state.holder(&claim.slot) {
         return Decision::Refused(taken(state, holder));
     }
-    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.worker_in(w)) {
+    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.lives_in(w)) {
         return Decision::Refused(Refusal::WorktreeInUse { by: worker.clone() });
     }
     Decision::Do {
@@ -131,7 +131,7 @@ fn why_not(state: &State, claim: &Claim, unenforceable: Option<&Unenforceable>) 
     if let Some(holder) = state.holder(&claim.slot) {
         return Some(taken(state, holder));
     }
-    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.worker_in(w)) {
+    if let Some(worker) = claim.worktree.as_ref().and_then(|w| state.lives_in(w)) {
         return Some(Refusal::WorktreeInUse { by: worker.clone() });
     }
     if state.is_shutting_down() {

@@ -147,7 +147,7 @@ impl State {
 
     /// Who works in a worktree.
     #[must_use]
-    pub fn worker_in(&self, worktree: &Worktree) -> Option<&RunId> {
+    pub fn lives_in(&self, worktree: &Worktree) -> Option<&RunId> {
         self.worktrees.get(worktree)
     }
 

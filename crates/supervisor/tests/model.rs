@@ -444,7 +444,7 @@ fn check_beliefs(model: &Model, state: &State) -> Result<(), String> {
         let workers: Vec<_> = known.iter().filter(works).collect();
         at_most_one("in a worktree", &workers)?;
         let worker = workers.first().map(|run| &run.id);
-        same("who works in a worktree", &state.worker_in(&worktree), &worker)?;
+        same("who works in a worktree", &state.lives_in(&worktree), &worker)?;
     }
     same("whether it is leaving", &state.is_shutting_down(), &model.leaving)
 }

@@ -616,12 +616,9 @@ struct World {
 enum Happened {
     Did(Action),
     WentWrong(Fault),
-    WentWrongFor {
-        run: usize,
-    },
-    ToldAgain {
-        event: Event,
-    },
+    /// For this run alone.
+    WentWrongFor(usize),
+    ToldAgain(Event),
     /// So many facts are durable by now.
     Stored(usize),
     NotStored,
@@ -781,7 +778,7 @@ impl World {
                 2 => self.body(run).unreadable ^= true,
                 _ => self.body(run).connection = None,
             }
-            self.story.push(Happened::WentWrongFor { run });
+            self.story.push(Happened::WentWrongFor(run));
             self.check();
         }
     }
@@ -796,7 +793,7 @@ impl World {
         let Some(daemon) = &mut self.daemon else { return };
         if !daemon.observed.is_empty() {
             let event = self.rng.pick(&daemon.observed).clone();
-            self.story.push(Happened::ToldAgain { event: event.clone() });
+            self.story.push(Happened::ToldAgain(event.clone()));
             daemon.inbox.push_back(Input { event, from: From::Echo });
         }
     }
@@ -820,16 +817,19 @@ impl World {
     /// All that happened, for a failure.
     fn story(&self) -> String {
         let mut story = format!("{}\n", self.label);
-        let mut facts = self.journal.iter();
         let mut told = 0;
         for happened in &self.story {
-            let _ = writeln!(story, "  {happened:?}");
-            if let Happened::Stored(count) = happened {
-                for fact in facts.by_ref().take(count - told) {
-                    let _ = writeln!(story, "    {fact:?}");
+            let _ = match happened {
+                Happened::Did(action) => writeln!(story, "  {action:?}"),
+                Happened::WentWrong(fault) => writeln!(story, "! {fault:?}"),
+                Happened::WentWrongFor(run) => writeln!(story, "! something to r{run}"),
+                Happened::ToldAgain(event) => writeln!(story, "! told again: {event:?}"),
+                Happened::NotStored => writeln!(story, "    not stored"),
+                Happened::Stored(count) => {
+                    let facts = &self.journal[std::mem::replace(&mut told, *count)..*count];
+                    writeln!(story, "    stored: {facts:?}")
                 }
-                told = *count;
-            }
+            };
         }
         let _ = writeln!(story, "bodies: {:#?}", self.bodies);
         let _ = writeln!(story, "believed: {:#?}", self.daemon.as_ref().map(|d| &d.state));
@@ -1380,7 +1380,7 @@ impl World {
                 !other.1.dead && other.1.claim.worktree.as_ref() == Some(worktree)
             };
             let worker = self.rows.iter().find(works).map(|(run, _)| id(*run));
-            let believed = state.worker_in(worktree).cloned();
+            let believed = state.lives_in(worktree).cloned();
             assert_eq!(believed, worker, "the worktree of r{run}: {}", self.story());
         }
     }

@@ -45,7 +45,10 @@ pub(crate) struct DownArgs {
 
 /// Runs the daemon until it is told to leave. Its log goes to stderr.
 pub(crate) fn up(args: &UpArgs, client: &Client) -> Result<u8, Failure> {
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false).init();
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
+    // Else a line that cannot be written, on a full disk for one, would be a panic of whoever wrote
+    // it: what complains about it writes to the same place.
+    log.with_target(false).log_internal_errors(false).init();
     let options = Options {
         keep: Keep { age: args.keep_age, bytes: args.keep_size },
         max_runs: args.max_runs.map(|n| n as usize),

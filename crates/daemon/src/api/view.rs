@@ -1,4 +1,5 @@
-//! From a run or a line as it is kept to one as it is shown. Owns this one conversion; adds nothing.
+//! From a run or a line as it is kept to one as it is shown. Owns this one conversion; adds
+//! nothing.
 
 use kennel_process::{Cause, End, ExitStatus, Survivor, UnknownStatus, Verdict};
 

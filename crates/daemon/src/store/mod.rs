@@ -367,10 +367,12 @@ mod tests {
         old.execute_batch(
             r#"PRAGMA application_id = 0x6b656e6c; PRAGMA user_version = 1;
             INSERT INTO run VALUES ('a1', 's', 'dead',
-                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,"on_exit":"sweep","at_ms":5}',
+                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,
+                  "on_exit":"sweep","at_ms":5}',
                 NULL, NULL, '{"never_started":{"message":"no","failure":null,"at_ms":9}}');
             INSERT INTO run VALUES ('a2', 's', 'starting',
-                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,"on_exit":"sweep","at_ms":7}',
+                '{"command":["true"],"cwd":"/","terminal":false,"grace_ms":1,
+                  "on_exit":"sweep","at_ms":7}',
                 NULL, NULL, NULL);
             INSERT INTO journal (at_ms, run, fact, detail)
                 VALUES (7, 'a2', '{"admitted":{"slot":"s"}}', '"nothing"');"#,

@@ -207,11 +207,11 @@ mod tests {
             assert_eq!(unfit(fit), None, "ext4, xfs, btrfs, tmpfs, overlayfs");
         }
         let mounts = "1 0 8:1 / / rw - ext4 /dev/sda rw\n\
-            2 1 0:40 / /home/a rw shared:3 - fuse.sshfs a@b: rw\n\
-            3 1 0:41 / /home/ab rw - fuse.bindfs x rw\n";
+            2 1 0:40 / /mnt/a rw shared:3 - fuse.sshfs a@b: rw\n\
+            3 1 0:41 / /mnt/ab rw - fuse.bindfs x rw\n";
         for (dir, kind) in [
-            ("/home/a/kennel", Some("fuse.sshfs")),
-            ("/home/ab/kennel", Some("fuse.bindfs")),
+            ("/mnt/a/kennel", Some("fuse.sshfs")),
+            ("/mnt/ab/kennel", Some("fuse.bindfs")),
             ("/var", Some("ext4")),
         ] {
             assert_eq!(fuse_server(mounts, Path::new(dir)).as_deref(), kind);
