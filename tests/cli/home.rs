@@ -259,6 +259,25 @@ impl Home {
     }
 }
 
+impl Home {
+    /// Ends what a failed test leaves behind, without the daemon, as far as that can be done.
+    fn end_runs(&self) {
+        use kennel_process::{Adopted, adopt};
+        let runs = fs::read_dir(self.state().join("runs")).into_iter().flatten().flatten();
+        for dir in runs.map(|entry| entry.path()) {
+            match adopt(&dir) {
+                Ok(Adopted::Running { mut connection, .. }) => {
+                    let _ = connection.kill();
+                    let _ = connection.wait_end(SOON);
+                }
+                Ok(Adopted::Orphaned(mut orphan)) => drop(orphan.kill()),
+                Ok(Adopted::Ended(_) | Adopted::NeverStarted | Adopted::Unreadable(_)) | Err(_) => {
+                }
+            }
+        }
+    }
+}
+
 fn is_free(dir: &Path) -> bool {
     use rustix::fs::{FlockOperation, flock};
     let Ok(file) = fs::File::open(dir) else { return true };
@@ -269,8 +288,10 @@ impl Drop for Home {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.command(&["down", "--stop-runs", "--grace", "0s"]).output();
+            self.end_runs();
+        } else {
+            self.down();
         }
-        self.down();
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -7,6 +7,7 @@ mod foreground;
 mod generated;
 mod home;
 mod openapi;
+mod records;
 mod recovery;
 mod slots;
 mod terminal;

@@ -327,6 +327,26 @@ fn a_killed_daemon_is_started_again_and_the_screen_comes_again() {
 }
 
 #[test]
+fn a_run_in_the_foreground_with_an_input_has_our_terminal() {
+    let home = Home::new();
+    let begin = |script: &str| {
+        Seat::new(home.command(&["run", "--pty", "--stdin", "--", "sh", "-c", script]))
+    };
+    let mut seat = begin("stty size; read x; echo \"got $x\"; exit 3");
+    seat.sees("33 101");
+    seat.types("it\r");
+    seat.sees("got it");
+    assert_eq!(seat.leaves(), 3);
+    // It may be over before we can be attached to it: what it wrote is shown all the same.
+    for round in 0..5 {
+        let mut seat = begin(&format!("echo quick{round}; exit 2"));
+        seat.sees(&format!("quick{round}"));
+        assert_eq!(seat.leaves(), 2);
+    }
+    home.check();
+}
+
+#[test]
 fn a_run_that_is_killed_or_over_says_how_it_ended() {
     let home = Home::new();
     let run = shell(&home);

@@ -144,7 +144,11 @@ impl Client {
                 }
                 Err(_) => {
                     let why = format!("it does not come up; its log ends: {}", self.log_tail());
-                    return Err(unreachable(self.home.socket(), &why));
+                    let failure = unreachable(self.home.socket(), &why);
+                    return Err(match self.no_room() {
+                        Some(hint) => failure.hint(hint),
+                        None => failure,
+                    });
                 }
             }
         }
@@ -153,7 +157,16 @@ impl Client {
     fn start_daemon(&self) -> io::Result<()> {
         self.home.make().map_err(io::Error::other)?;
         let own = std::env::current_exe()?;
-        kennel_process::start_detached(&own, &["up".into()], &self.home.log())
+        let log = self.home.log();
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", log.display()));
+        kennel_process::start_detached(&own, &["up".into()], &log).map_err(named)
+    }
+
+    /// Why a daemon cannot say in its log why it does not come up, if that is so.
+    fn no_room(&self) -> Option<String> {
+        let left = rustix::fs::statvfs(self.home.state()).ok()?.f_bavail;
+        (left == 0)
+            .then(|| format!("there is no room in {}: make some", self.home.state().display()))
     }
 
     fn log_tail(&self) -> String {

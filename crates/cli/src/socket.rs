@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use tungstenite::handshake::HandshakeError;
 use tungstenite::handshake::client::Response;
+use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Bytes, Message, WebSocket};
 
 use crate::client::Client;
@@ -41,9 +42,14 @@ pub(crate) enum Heard {
     Other,
 }
 
-/// The connection is gone: the daemon died, left, or let go of us.
-#[derive(Debug)]
-pub(crate) struct Gone;
+/// The connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The daemon died, or let go of us.
+    Lost,
+    /// The daemon was told to leave, and said so.
+    ToldToLeave,
+}
 
 /// Why there is no connection.
 pub(crate) enum NotOpened {
@@ -84,9 +90,12 @@ impl Link {
                 Ok(Some(message.map_or(Heard::Other, Heard::Message)))
             }
             Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => Ok(Some(Heard::Other)),
-            Ok(Message::Close(_)) => Err(Gone),
+            Ok(Message::Close(Some(frame))) if frame.code == CloseCode::Away => {
+                Err(Gone::ToldToLeave)
+            }
+            Ok(Message::Close(_)) => Err(Gone::Lost),
             Err(tungstenite::Error::Io(e)) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(_) => Err(Gone),
+            Err(_) => Err(Gone::Lost),
         }
     }
 
@@ -95,7 +104,7 @@ impl Link {
     }
 
     pub(crate) fn say(&mut self, message: &AttachMessage) -> Result<(), Gone> {
-        let text = serde_json::to_string(message).map_err(|_| Gone)?;
+        let text = serde_json::to_string(message).map_err(|_| Gone::Lost)?;
         self.keep(Message::Text(text.into()))
     }
 
@@ -104,7 +113,7 @@ impl Link {
         match self.socket.write(message) {
             Ok(()) => self.flush(),
             Err(tungstenite::Error::Io(e)) if e.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(_) => Err(Gone),
+            Err(_) => Err(Gone::Lost),
         }
     }
 
@@ -113,7 +122,7 @@ impl Link {
         match self.socket.flush() {
             Ok(()) => self.unsent = false,
             Err(tungstenite::Error::Io(e)) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(Gone::Lost),
         }
         Ok(())
     }

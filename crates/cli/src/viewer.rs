@@ -51,14 +51,14 @@ pub(crate) enum Left {
     /// We were told to leave it.
     Detached,
     /// The daemon is gone.
-    Gone,
+    Gone(Gone),
     /// It has to be made anew, after a pause.
     Again(Duration),
 }
 
 impl From<Gone> for Left {
-    fn from(_: Gone) -> Self {
-        Self::Gone
+    fn from(gone: Gone) -> Self {
+        Self::Gone(gone)
     }
 }
 
@@ -167,7 +167,7 @@ impl<'a> Viewer<'a> {
             let heard = match link.hear() {
                 Ok(Some(heard)) => heard,
                 Ok(None) => return Ok(Turn::Over),
-                Err(Gone) => return Ok(Turn::Left(Left::Gone)),
+                Err(gone) => return Ok(Turn::Left(gone.into())),
             };
             let left = match heard {
                 Heard::Output(bytes) => {

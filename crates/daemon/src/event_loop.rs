@@ -1,6 +1,7 @@
 //! The one loop: decide, commit, apply, perform. Events that came together become durable together.
 //!
-//! Owns: the state, and the order in which things become true. A fact that the store did not take
+//! Owns: the state, the connection that writes, and the order in which things become true. Has a
+//! thread of its own: a disk that takes its time keeps nobody waiting but those who asked for it. A fact that the store did not take
 //! is not believed, and its effects are not performed: whoever told the event is told why, and may
 //! tell it again. A stop alone is passed on all the same: its keeper records it before it acts, and
 //! tells of it until the store takes it. A full disk must not keep an agent alive that fills it.
@@ -19,7 +20,8 @@ use crate::metrics::Metrics;
 use crate::perform::Performer;
 use crate::store::format::{self, Detail};
 use crate::store::kept::{KeptRun, Standing};
-use crate::store::{Entry, Line, Store, StoreError};
+use crate::store::retention::Bounds;
+use crate::store::{Entry, Line, StoreError, Writer};
 use crate::time::Time;
 
 /// Events that may wait: one per run that has something to say, and one per request.
@@ -49,10 +51,18 @@ pub(crate) enum Outcome {
 
 /// The way into the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Inbox(mpsc::Sender<Input>);
+pub(crate) struct Inbox(mpsc::Sender<Message>);
 
 /// The loop's own end of it.
-pub(crate) struct Outbox(mpsc::Receiver<Input>);
+pub(crate) struct Outbox(mpsc::Receiver<Message>);
+
+/// What the loop is told.
+#[derive(Debug)]
+enum Message {
+    Event(Box<Input>),
+    /// What is old enough is to go. Decides nothing: only the dead are removed.
+    Retain(Bounds, oneshot::Sender<Result<Vec<String>, StoreError>>),
+}
 
 pub(crate) fn inbox() -> (Inbox, Outbox) {
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
@@ -74,15 +84,23 @@ impl Inbox {
     ) -> Result<Outcome, TellError> {
         let (reply, outcome) = oneshot::channel();
         let input = Input { event, detail, spec, reply };
-        self.0.send(input).await.map_err(|_| TellError::Leaving)?;
+        self.0.send(Message::Event(Box::new(input))).await.map_err(|_| TellError::Leaving)?;
         outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
+    }
+
+    /// Has removed what is old, and names the runs whose directories are nobody's now.
+    pub(crate) async fn retain(&self, bounds: Bounds) -> Result<Vec<String>, StoreError> {
+        let (reply, removed) = oneshot::channel();
+        let message = Message::Retain(bounds, reply);
+        self.0.send(message).await.map_err(|_| StoreError::Gone)?;
+        removed.await.map_err(|_| StoreError::Gone)?
     }
 }
 
 /// The loop.
 pub(crate) struct EventLoop {
     pub(crate) state: State,
-    pub(crate) store: Store,
+    pub(crate) writer: Writer,
     pub(crate) live: Live,
     pub(crate) feed: Feed,
     pub(crate) metrics: Metrics,
@@ -103,27 +121,39 @@ struct Batch {
 
 impl EventLoop {
     /// Runs until nobody can tell anything any more.
-    pub(crate) async fn run(mut self, Outbox(mut events): Outbox) {
-        let mut inputs = Vec::with_capacity(BATCH);
-        while events.recv_many(&mut inputs, BATCH).await > 0 {
-            let alone = inputs.len() == 1;
-            let Err((refused, e)) = self.take(inputs.drain(..)).await else { continue };
-            if alone {
-                self.refuse(refused, &e);
-                continue;
-            }
-            // One that cannot be written must not take the others with it.
-            for (input, _) in refused {
-                if let Err((refused, e)) = self.take(std::iter::once(input)).await {
-                    self.refuse(refused, &e);
+    pub(crate) fn run(mut self, Outbox(mut messages): Outbox) {
+        let mut waiting = Vec::with_capacity(BATCH);
+        while messages.blocking_recv_many(&mut waiting, BATCH) > 0 {
+            let mut inputs = Vec::with_capacity(waiting.len());
+            for message in waiting.drain(..) {
+                match message {
+                    Message::Event(input) => inputs.push(*input),
+                    Message::Retain(bounds, reply) => {
+                        let _ = reply.send(self.writer.retain(&bounds));
+                    }
                 }
+            }
+            self.take_all(inputs);
+        }
+    }
+
+    fn take_all(&mut self, inputs: Vec<Input>) {
+        let alone = inputs.len() == 1;
+        let Err((refused, e)) = self.take(inputs.into_iter()) else { return };
+        if alone {
+            return self.refuse(refused, &e);
+        }
+        // One that cannot be written must not take the others with it.
+        for (input, _) in refused {
+            if let Err((refused, e)) = self.take(std::iter::once(input)) {
+                self.refuse(refused, &e);
             }
         }
     }
 
     /// Decides on events in their order, makes what follows durable, then performs it. If the store
     /// does not take it, nothing has changed and the events come back.
-    async fn take(
+    fn take(
         &mut self,
         inputs: impl Iterator<Item = Input>,
     ) -> Result<(), (Vec<Refused>, Arc<StoreError>)> {
@@ -134,7 +164,7 @@ impl EventLoop {
         let Batch { decided, entries, befores } = batch;
         if !entries.is_empty() {
             let begun = Instant::now();
-            match self.store.commit(entries.clone()).await {
+            match self.writer.commit(&entries) {
                 Ok(first) => self.publish(first, entries),
                 Err(e) => {
                     befores.into_iter().rev().for_each(|before| self.state.undo(before));

@@ -127,7 +127,8 @@ impl Home {
         }
         // Over the old one and cut afterwards: that needs no space, of which there may be none.
         let note = format!("process {}", std::process::id());
-        let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
+        let written =
+            file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
         written.map_err(|e| HomeError::Io(path, e))?;
         Ok(file)
     }

@@ -12,6 +12,8 @@
 #![forbid(unsafe_code)]
 
 mod api;
+#[cfg(feature = "bench")]
+pub mod bench;
 mod event_loop;
 mod feed;
 mod found;

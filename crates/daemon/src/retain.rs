@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::found::Finder;
 use crate::home::Home;
 use crate::store::kept::Standing;
 use crate::store::retention::{Keep, REMOVED_AT_ONCE};
@@ -17,9 +18,9 @@ const EVERY: Duration = Duration::from_secs(3600);
 /// Runs whose size is asked for at once.
 const PAGE: usize = 1000;
 
-pub(crate) async fn retain_for_ever(home: Home, store: Store, keep: Keep) {
+pub(crate) async fn retain_for_ever(finder: Finder, keep: Keep) {
     loop {
-        match retain(&home, &store, &keep).await {
+        match retain(&finder, &keep).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!("removed {removed} runs that were old or too large"),
             Err(e) => tracing::warn!("failed to remove what is old: {e}"),
@@ -29,12 +30,13 @@ pub(crate) async fn retain_for_ever(home: Home, store: Store, keep: Keep) {
 }
 
 /// Removes what is to go, and says how many runs that were.
-pub(crate) async fn retain(home: &Home, store: &Store, keep: &Keep) -> io::Result<usize> {
+async fn retain(finder: &Finder, keep: &Keep) -> io::Result<usize> {
+    let Finder { home, store, inbox } = finder;
     let mut removed = 0;
     loop {
         let large = too_large(home, store, keep).await?;
         let bounds = keep.bounds(Time::now().0, large);
-        let gone = store.retain(bounds).await.map_err(io::Error::other)?;
+        let gone = inbox.retain(bounds).await.map_err(io::Error::other)?;
         for run in &gone {
             // One that cannot be removed is a leftover, which `doctor` names.
             if let Err(e) = remove_dir(&home.run_dir(run)) {

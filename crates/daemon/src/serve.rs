@@ -13,7 +13,7 @@ use std::time::Duration;
 use kennel_supervisor::{Event, RunId, State};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App, listen};
 use crate::event_loop::{self, EventLoop, Inbox};
@@ -91,7 +91,7 @@ async fn serve_until_told(
     room: usize,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let Opened { store, state, live, last_seq } = opened;
+    let Opened { store, writer, state, live, last_seq } = opened;
     let boot = kennel_process::boot_id().map_err(|e| ServeError::Io(io::Error::other(e)))?;
     let listener = bind(home).map_err(ServeError::Io)?;
     let tcp = match options.listen {
@@ -106,11 +106,11 @@ async fn serve_until_told(
     adopt_all(&state, &observer);
     let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
     let directories = finder.directories().map_err(ServeError::Io)?;
-    let (kept_in, kept_by, keep) = (home.clone(), store.clone(), options.keep.clone());
+    let keep = options.keep.clone();
     tokio::spawn(async move {
         finder.take_in_all(directories).await;
         // Afterwards: a directory that is just being removed looks like one that lost its record.
-        retain_for_ever(kept_in, kept_by, keep).await;
+        retain_for_ever(finder, keep).await;
     });
     leave_on_signals(inbox.clone(), leaving.clone()).map_err(ServeError::Io)?;
 
@@ -128,8 +128,8 @@ async fn serve_until_told(
         room,
     };
     let performer = Performer { observer, leaving };
-    let mind =
-        tokio::spawn(EventLoop { state, store, live, feed, metrics, performer }.run(outbox));
+    let event_loop = EventLoop { state, writer, live, feed, metrics, performer };
+    let mind = on_own_thread(event_loop, outbox).map_err(ServeError::Io)?;
     if let Some((tcp, guard)) = tcp {
         serve_tcp(tcp, guard, app.clone());
     }
@@ -152,6 +152,22 @@ async fn serve_until_told(
     let _ = fs::remove_file(home.socket());
     tracing::info!("left; runs go on");
     Ok(())
+}
+
+/// Runs the loop in a thread of its own, within this runtime. The receiver hears when it ends.
+fn on_own_thread(
+    event_loop: EventLoop,
+    outbox: event_loop::Outbox,
+) -> io::Result<oneshot::Receiver<()>> {
+    let runtime = tokio::runtime::Handle::current();
+    let (ends, ended) = oneshot::channel();
+    std::thread::Builder::new().name("mind".to_owned()).spawn(move || {
+        // Dropped last, also by a panic.
+        let _ends = ends;
+        let _within = runtime.enter();
+        event_loop.run(outbox);
+    })?;
+    Ok(ended)
 }
 
 /// Serves the same routes over TCP, behind every check there is.

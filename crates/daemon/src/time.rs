@@ -12,6 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Time(pub u64);
 
 const MS_PER_DAY: u64 = 86_400_000;
+/// The last moment of the year 9999: a year has four digits. What a broken clock put after it is
+/// shown as this.
+const LAST: u64 = 253_402_300_799_999;
 
 impl Time {
     /// Now.
@@ -24,7 +27,8 @@ impl Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, ms) = (self.0 / MS_PER_DAY, self.0 % MS_PER_DAY);
+        let at = self.0.min(LAST);
+        let (days, ms) = (at / MS_PER_DAY, at % MS_PER_DAY);
         let (year, month, day) = civil(days);
         let (h, m) = (ms / 3_600_000, ms / 60_000 % 60);
         let (s, ms) = (ms / 1000 % 60, ms % 1000);
@@ -93,11 +97,13 @@ mod tests {
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_123, "2000-02-29T00:00:00.123Z"),
             (1_767_225_599_999, "2025-12-31T23:59:59.999Z"),
+            (LAST, "9999-12-31T23:59:59.999Z"),
         ] {
             assert_eq!(Time(ms).to_string(), text);
             assert_eq!(text.parse(), Ok(Time(ms)));
         }
         assert!("yesterday".parse::<Time>().is_err());
+        assert_eq!(Time(u64::MAX).to_string(), Time(LAST).to_string());
         for day in (0..40_000).step_by(17) {
             let (y, m, d) = civil(day);
             assert_eq!(days(y, m, d), Some(day));

@@ -6,11 +6,14 @@
 //! that two runs can be brought to; [`random_events_among_many_runs`] goes where that does not
 //! reach, and makes what fails short before it shows it.
 //!
-//! What was changed in the mind to see that this fails, each caught here: a slot that is freed by
-//! `Lost`, by `Stuck`; a worktree not looked at, or not freed; a stop forgotten before the start,
-//! by an exit, by `Stuck`; a stop lengthened, or softened by what was observed; no stop for a run
-//! found running that was to stop; a start admitted while leaving, or over the room; an id taken
-//! for another claim's; an end told twice; facts about nobody; nothing undone, or only runs.
+//! What was changed in the mind to see that this fails, each caught here: a slot freed by `Lost`
+//! or `Stuck`, not freed, or not looked at, and the same of worktrees; a stop forgotten before the
+//! start, by the start, by an exit, by `Stuck`; a stop lengthened, softened, or not recorded; no
+//! stop for a run found running that was to stop, nor at a shutdown; an exit or a stop taken for an
+//! end; a proof not taken from the stuck or the lost; the lost back among the running; an end or a
+//! shutdown told twice; facts about nobody; admission without a fact, twice, over the room, while
+//! leaving, with a limit that does not bind, or for another's claim; a run that was found started,
+//! or let in where another is; nothing, not the leaving, or not an admission undone.
 
 mod seeded;
 
@@ -226,8 +229,8 @@ impl Model {
         Answer { facts: vec![fact], effects: vec![effect], refused: None }
     }
 
-    /// Proof ends a run for good and frees what it held. Without one it holds all of it, and a proof
-    /// may come yet.
+    /// Proof ends a run for good and frees what it held. Without one it holds all of it, and a
+    /// proof may come yet.
     fn over(&mut self, run: &RunId, ending: Ending) -> Answer {
         let Some(at) = self.runs.iter().position(|known| known.id == *run) else {
             return Answer::default();

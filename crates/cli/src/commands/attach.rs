@@ -11,11 +11,11 @@ use kennel_daemon::wire;
 use super::logs::{Follower, Until, follow};
 use super::wait::until_over;
 use crate::client::{Client, segment};
-use crate::error::{Failure, RUN_FAILED};
+use crate::error::{Failure, NO_DAEMON, RUN_FAILED};
 use crate::keys::DetachKey;
 use crate::output::{Out, say};
 use crate::render;
-use crate::socket::{Link, NotOpened};
+use crate::socket::{Gone, Link, NotOpened};
 use crate::terminal::{self, DETACHED};
 use crate::viewer::{How, Left, Viewer};
 
@@ -25,6 +25,8 @@ const RECONNECTS: u32 = 5;
 const SETTLED: Duration = Duration::from_secs(10);
 /// Pause before a connection is made again: time for a daemon to go.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a daemon that was told to leave may take to be back: an update, a restart.
+const COMES_BACK_BOUND: Duration = Duration::from_secs(3);
 /// How long a run that takes nobody in may take to be known as over.
 const OVER_BOUND: Duration = Duration::from_secs(5);
 
@@ -81,8 +83,8 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
         match viewer.serve(&mut link)? {
             Left::Ended => break,
             Left::Detached => {
-                // The terminal first: whoever detached has turned to something else. Where the run's
-                // screen left the cursor, a line may have begun.
+                // The terminal first: whoever detached has turned to something else. A line may
+                // have begun where the run's screen left the cursor.
                 let begun = if viewer.is_raw() { "\n" } else { "" };
                 drop(viewer);
                 link.leave();
@@ -93,8 +95,15 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
                 link.leave();
                 std::thread::sleep(pause);
             }
-            Left::Gone if since.elapsed() >= SETTLED => tries = 1,
-            Left::Gone => tries += 1,
+            Left::Gone(Gone::ToldToLeave) => {
+                tries = 1;
+                if !comes_back(client) {
+                    drop(viewer);
+                    return Err(daemon_left(run));
+                }
+            }
+            Left::Gone(Gone::Lost) if since.elapsed() >= SETTLED => tries = 1,
+            Left::Gone(Gone::Lost) => tries += 1,
         }
         match reconnect(client, run, viewer.only_looks(), &mut tries)? {
             Some(again) => link = again,
@@ -103,6 +112,25 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
     }
     drop(viewer);
     conclude(client, run, how)
+}
+
+/// Whoever told the daemon to leave meant it: the next one is waited for, as an update brings one,
+/// and not started.
+fn comes_back(client: &Client) -> bool {
+    let deadline = Instant::now() + COMES_BACK_BOUND;
+    while Instant::now() < deadline {
+        std::thread::sleep(RECONNECT_PAUSE);
+        if client.is_up() {
+            return true;
+        }
+    }
+    false
+}
+
+fn daemon_left(run: &wire::Run) -> Failure {
+    let message = "the daemon was told to leave; the run goes on";
+    Failure::new(NO_DAEMON, "daemon_left", message)
+        .hint(format!("`kennel attach {}` starts it again", run.id))
 }
 
 /// Makes the connection anew. `None` if the run is over.

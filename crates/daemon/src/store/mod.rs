@@ -1,7 +1,7 @@
 //! The store: the journal of facts and the runs they make, in SQLite.
 //!
-//! Owns: one writer thread with the only connection that writes, and one connection that reads. A
-//! commit that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
+//! Owns: the only connection that writes, which is the event loop's, and one that reads. A commit
+//! that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
 //! unique indexes refuse what the mind must not do.
 
 pub(crate) mod format;
@@ -18,23 +18,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kennel_supervisor as mind;
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
 
 use crate::time::Time;
 use format::Detail;
 use kept::{KeptRun, Standing};
 pub(crate) use read::{Line, Lines, Meant, Page};
-use retention::Bounds;
 pub(crate) use schema::unfit_file_system;
-use write::{Job, write_all};
+pub(crate) use write::Writer;
 
-/// Jobs that may wait for the writer: the loop's commit, and a removal now and then.
-const JOB_QUEUE: usize = 4;
-
-/// The store, open.
+/// The store, open for questions.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    writer: mpsc::Sender<Job>,
     reader: Arc<Mutex<Connection>>,
 }
 
@@ -52,6 +46,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) store: Store,
+    pub(crate) writer: Writer,
     pub(crate) state: mind::State,
     pub(crate) live: Vec<KeptRun>,
     pub(crate) last_seq: u64,
@@ -60,38 +55,18 @@ pub(crate) struct Opened {
 impl Store {
     /// Opens the store, making it if there is none, and replays what is live on top of `state`.
     pub(crate) fn open(path: &Path, state: mind::State) -> Result<Opened, StoreError> {
+        Self::open_at(path, state).map_err(|e| e.at(path))
+    }
+
+    fn open_at(path: &Path, state: mind::State) -> Result<Opened, StoreError> {
         let connection = schema::open_writer(path)?;
         let state =
             read::replay(&connection, state).map_err(StoreError::to("replay the journal"))?;
         let live = read::live(&connection).map_err(StoreError::to("read the runs"))?;
         let last_seq = read::last_seq(&connection).map_err(StoreError::to("read the journal"))?;
         let reader = schema::open_reader(path)?;
-        let (writer, jobs) = mpsc::channel(JOB_QUEUE);
-        std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || write_all(connection, jobs))
-            .map_err(StoreError::Io)?;
-        let store = Self { writer, reader: Arc::new(Mutex::new(reader)) };
-        Ok(Opened { store, state, live, last_seq })
-    }
-
-    /// Makes facts durable, all or none, and returns the number of the first.
-    pub(crate) async fn commit(&self, entries: Vec<Entry>) -> Result<u64, StoreError> {
-        self.have(|reply| Job::Commit(entries, reply)).await
-    }
-
-    /// Removes what is old, and names the runs whose directories are nobody's now.
-    pub(crate) async fn retain(&self, bounds: Bounds) -> Result<Vec<String>, StoreError> {
-        self.have(|reply| Job::Retain(bounds, reply)).await
-    }
-
-    async fn have<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
-    ) -> Result<T, StoreError> {
-        let (reply, done) = oneshot::channel();
-        self.writer.send(job(reply)).await.map_err(|_| StoreError::Gone)?;
-        done.await.map_err(|_| StoreError::Gone)?
+        let store = Self { reader: Arc::new(Mutex::new(reader)) };
+        Ok(Opened { store, writer: Writer(connection), state, live, last_seq })
     }
 
     /// Runs newest first, dead ones too.
@@ -150,6 +125,8 @@ pub enum StoreError {
     },
     /// The file is another program's.
     Foreign(PathBuf),
+    /// The file is not what SQLite wrote, and how it noticed.
+    Damaged(PathBuf, rusqlite::Error),
     /// Locks or shared memory cannot be trusted there.
     UnfitFileSystem {
         /// Which file system.
@@ -172,6 +149,18 @@ impl StoreError {
         move |e| Self::Sql(what, e)
     }
 
+    /// The same, of the file at this place if that is what is wrong.
+    fn at(self, path: &Path) -> Self {
+        match self {
+            Self::Sql(_, e)
+                if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) =>
+            {
+                Self::Damaged(path.to_owned(), e)
+            }
+            other => other,
+        }
+    }
+
     /// True if the home has no room or may not be written: what was tried may be tried again.
     #[must_use]
     pub fn is_for_want_of_space(&self) -> bool {
@@ -182,6 +171,7 @@ impl StoreError {
             }
             Self::Newer { .. }
             | Self::Foreign(_)
+            | Self::Damaged(..)
             | Self::UnfitFileSystem { .. }
             | Self::NoWal(_)
             | Self::OldSqlite(_)
@@ -203,6 +193,12 @@ impl fmt::Display for StoreError {
             Self::Foreign(path) => write!(
                 f,
                 "{} is not a store of kennel's: move it away, or set KENNEL_HOME to another place",
+                path.display()
+            ),
+            Self::Damaged(path, e) => write!(
+                f,
+                "{} is damaged ({e}): put a copy back, or move it away with what lies beside it: \
+                 runs that live are found again",
                 path.display()
             ),
             Self::UnfitFileSystem { kind, path } => write!(
@@ -310,8 +306,8 @@ mod tests {
     #[test]
     fn two_live_runs_in_a_slot_or_worktree_are_refused_even_if_the_mind_asks_for_them() {
         let scratch = Scratch::new("double");
-        let store = scratch.open().unwrap().store;
-        let commit = |entry: Entry| wait(store.commit(vec![entry]));
+        let Opened { store, mut writer, .. } = scratch.open().unwrap();
+        let mut commit = |entry: Entry| writer.commit(&[entry]);
         commit(admit("a1", "s", Some("/w"))).unwrap();
         assert!(commit(admit("a2", "s", None)).is_err());
         assert!(commit(admit("a2", "t", Some("/w"))).is_err());
@@ -320,23 +316,23 @@ mod tests {
         assert!(commit(admit("a2", "s", None)).is_err());
         commit(dead("a1")).unwrap();
         commit(admit("a2", "s", Some("/w"))).unwrap();
-        let both = vec![admit("b1", "u", None), admit("b2", "u", None)];
-        assert!(wait(store.commit(both)).is_err());
+        let both = [admit("b1", "u", None), admit("b2", "u", None)];
+        assert!(writer.commit(&both).is_err());
         assert!(wait(store.run("b1")).unwrap().is_none(), "all of a commit or nothing");
     }
 
     #[test]
     fn what_was_committed_is_believed_after_a_restart() {
         let scratch = Scratch::new("replay");
-        let Opened { store, mut state, .. } = scratch.open().unwrap();
-        let entries = vec![
+        let Opened { mut writer, mut state, .. } = scratch.open().unwrap();
+        let entries = [
             admit("a1", "s", None),
             dead("a1"),
             admit("a2", "s", Some("/w")),
             admit("b1", "t", None),
         ];
         entries.iter().for_each(|entry| state.apply(&entry.fact));
-        assert_eq!(wait(store.commit(entries)).unwrap(), 1);
+        assert_eq!(writer.commit(&entries).unwrap(), 1);
         let again = scratch.open().unwrap();
         assert_eq!(again.state, state);
         assert_eq!((again.last_seq, again.live.len()), (4, 2));
@@ -413,17 +409,17 @@ mod tests {
     #[test]
     fn what_is_old_goes_whole_and_readers_who_come_late_are_told() {
         let scratch = Scratch::new("retain");
-        let store = scratch.open().unwrap().store;
-        let entries = vec![
+        let Opened { store, mut writer, .. } = scratch.open().unwrap();
+        let entries = [
             admit("a1", "s", None),
             dead("a1"),
             admit("a2", "s", None),
             admit("a3", "t", None),
             dead("a3"),
         ];
-        wait(store.commit(entries)).unwrap();
+        writer.commit(&entries).unwrap();
         let keep = Keep { age: Duration::from_millis(10), bytes: u64::MAX };
-        let retain = |now| wait(store.retain(keep.bounds(now, Vec::new()))).unwrap();
+        let mut retain = |now| writer.retain(&keep.bounds(now, Vec::new())).unwrap();
         let reader = |acked: i64| {
             let connection = Connection::open(scratch.file()).unwrap();
             let sql = "INSERT OR REPLACE INTO consumer VALUES ('me', ?, 100)";

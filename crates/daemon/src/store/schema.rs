@@ -81,17 +81,20 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let open = || {
-        let connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY_BOUND)?;
+    let opening = StoreError::to("open the store");
+    let connection = Connection::open(path).map_err(&opening)?;
+    connection.busy_timeout(BUSY_BOUND).map_err(&opening)?;
+    // First: the settings below are written into the file.
+    refuse_foreign(&connection, path)?;
+    let set = || {
         let mode = "PRAGMA journal_mode = WAL";
         let mode: String = connection.query_row(mode, [], |row| row.get(0))?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
-        Ok((connection, mode))
+        Ok(mode)
     };
-    let (connection, mode) = open().map_err(StoreError::to("open the store"))?;
+    let mode = set().map_err(&opening)?;
     if mode != "wal" {
         return Err(StoreError::NoWal(mode));
     }
@@ -139,14 +142,7 @@ fn refuse_unfit(path: &Path) -> Result<(), StoreError> {
 }
 
 fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let read = |connection: &Connection, name: &str| {
-        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0))
-    };
-    let found = read(connection, "user_version").map_err(StoreError::to("read the schema"))?;
-    let owner = read(connection, "application_id").map_err(StoreError::to("read the schema"))?;
-    if owner != APPLICATION_ID && !is_empty(connection)? {
-        return Err(StoreError::Foreign(path.to_owned()));
-    }
+    let found = number(connection, "user_version").map_err(StoreError::to("read the schema"))?;
     if found > SCHEMA {
         return Err(StoreError::Newer { found });
     }
@@ -165,6 +161,23 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
         tx.commit()
     };
     make(connection).map_err(StoreError::to("migrate the store"))
+}
+
+fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    match number(connection, "application_id") {
+        Ok(APPLICATION_ID) => Ok(()),
+        Ok(_) if is_empty(connection)? => Ok(()),
+        Ok(_) => Err(StoreError::Foreign(path.to_owned())),
+        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            Err(StoreError::Foreign(path.to_owned()))
+        }
+        Err(e) => Err(StoreError::Sql("read the schema", e)),
+    }
+}
+
+/// A number in the file's head.
+fn number(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
 fn is_empty(connection: &Connection) -> Result<bool, StoreError> {

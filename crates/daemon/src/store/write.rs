@@ -1,38 +1,31 @@
-//! The one writer: a thread with the only connection that writes.
+//! The one writer: the only connection that writes, in the hands of the event loop.
 //!
-//! Owns: the order of commits. Everything of one job is durable when it is answered, or nothing of
-//! it is. Facts that came together are committed together.
+//! Owns: what a fact becomes on disk. Everything of one commit is durable when it returns, or
+//! nothing of it is. Facts that came together are committed together.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
-use tokio::sync::{mpsc, oneshot};
 
 use kennel_supervisor as mind;
 
 use super::format::{self, Detail};
 use super::kept::Standing;
-use super::{Entry, StoreError, retention};
+use super::retention::{self, Bounds};
+use super::{Entry, StoreError};
 
-/// Something to write, and who waits for it.
-pub(super) enum Job {
-    /// Facts that become durable together; answered with the number of the first.
-    Commit(Vec<Entry>, oneshot::Sender<Result<u64, StoreError>>),
-    /// What is old enough is removed; answered with the runs whose directories are nobody's now.
-    Retain(retention::Bounds, oneshot::Sender<Result<Vec<String>, StoreError>>),
-}
+/// The connection that writes.
+#[derive(Debug)]
+pub(crate) struct Writer(pub(super) Connection);
 
-pub(super) fn write_all(mut connection: Connection, mut jobs: mpsc::Receiver<Job>) {
-    while let Some(job) = jobs.blocking_recv() {
-        // Nobody may be waiting any more; what was written is written.
-        match job {
-            Job::Commit(entries, reply) => {
-                let written = in_one(&mut connection, |tx| write(tx, &entries));
-                drop(reply.send(written.map_err(StoreError::to("write the journal"))));
-            }
-            Job::Retain(bounds, reply) => {
-                let removed = in_one(&mut connection, |tx| retention::remove(tx, &bounds));
-                drop(reply.send(removed.map_err(StoreError::to("remove what is old"))));
-            }
-        }
+impl Writer {
+    /// Makes facts durable, all or none, and returns the number of the first.
+    pub(crate) fn commit(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
+        in_one(&mut self.0, |tx| write(tx, entries)).map_err(StoreError::to("write the journal"))
+    }
+
+    /// Removes what is old, and names the runs whose directories are nobody's now.
+    pub(crate) fn retain(&mut self, bounds: &Bounds) -> Result<Vec<String>, StoreError> {
+        let removed = in_one(&mut self.0, |tx| retention::remove(tx, bounds));
+        removed.map_err(StoreError::to("remove what is old"))
     }
 }
 

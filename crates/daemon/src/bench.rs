@@ -1,0 +1,143 @@
+//! The journal's speed beside bare SQLite doing the same rows. Owns both loops; for `bench-daemon`
+//! alone, and not in what ships.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kennel_process::ExitStatus;
+use kennel_supervisor as mind;
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::store::format::{Detail, Ended, Request};
+use crate::store::kept::Standing;
+use crate::store::{Entry, Store};
+use crate::text::Text;
+use crate::time::Time;
+
+/// Facts of one run.
+pub const FACTS_PER_RUN: usize = 4;
+
+/// The facts of one whole run, as the loop would commit them.
+fn facts(n: usize) -> [Entry; FACTS_PER_RUN] {
+    let id = format!("bench{n:08}");
+    let run = mind::RunId::from(id.as_str());
+    let request = Request {
+        command: vec![Text("claude".into()), Text("-p".into()), Text("fix the login".into())],
+        cwd: Text("/srv/project".into()),
+        terminal: false,
+        stdin: false,
+        worktree: None,
+        boot: "3e0c3a52-3c5c-4f0e-8f63-6e3b8d7d5c11".to_owned(),
+        grace_ms: 10_000,
+        on_exit: kennel_process::OnExit::Sweep,
+        at_ms: 1_800_000_000_000,
+    };
+    let claim = mind::Claim { slot: id.as_str().into(), worktree: None };
+    let message = "x".repeat(600);
+    let ended = Ended::NeverStarted { message, failure: None, at_ms: 1, interrupted: false };
+    let entry = |fact, detail, state| Entry { fact, detail, state, at: Time(1_800_000_000_000) };
+    [
+        entry(
+            mind::Fact::Admitted { run: run.clone(), claim },
+            Detail::Request(Arc::new(request)),
+            Standing::Starting,
+        ),
+        entry(mind::Fact::Started(run.clone()), Detail::Nothing, Standing::Running),
+        entry(
+            mind::Fact::Exited(run.clone()),
+            Detail::Exited(ExitStatus::Exited(0)),
+            Standing::Running,
+        ),
+        entry(
+            mind::Fact::Ended { run, ending: mind::Ending::Dead },
+            Detail::Ended(Arc::new(ended)),
+            Standing::Dead,
+        ),
+    ]
+}
+
+/// Commits the facts of so many runs, so many facts at once, through the store as the loop does.
+pub fn through_the_store(file: &Path, runs: usize, at_once: usize) -> Duration {
+    let mut writer = Store::open(file, mind::State::default()).expect("it can be made").writer;
+    let all: Vec<Entry> = (0..runs).flat_map(facts).collect();
+    let begun = Instant::now();
+    for batch in all.chunks(at_once) {
+        writer.commit(batch).expect("it is taken");
+    }
+    begun.elapsed()
+}
+
+/// Writes the same rows with nothing but SQLite, in this thread, with texts that are ready.
+pub fn bare(file: &Path, runs: usize, at_once: usize) -> Duration {
+    drop(Store::open(file, mind::State::default()).expect("it can be made"));
+    let mut connection = Connection::open(file).expect("it can be opened");
+    connection.pragma_update(None, "synchronous", "FULL").expect("it can be set");
+    connection.pragma_update(None, "foreign_keys", true).expect("it can be set");
+    let text = |value: &dyn erased::Json| value.text();
+    let rows: Vec<(String, usize, String, String)> = (0..runs)
+        .flat_map(|n| facts(n).into_iter().enumerate().map(move |(k, entry)| (n, k, entry)))
+        .map(|(n, k, entry)| {
+            let fact = text(&crate::store::format::Fact::from(&entry.fact));
+            let kept = match &entry.detail {
+                Detail::Request(request) => text(&**request),
+                Detail::Ended(ended) => text(&**ended),
+                other => text(other),
+            };
+            (format!("bench{n:08}"), k, fact, kept)
+        })
+        .collect();
+    let begun = Instant::now();
+    for batch in rows.chunks(at_once) {
+        let how = TransactionBehavior::Immediate;
+        let tx = connection.transaction_with_behavior(how).expect("it begins");
+        for (id, k, fact, kept) in batch {
+            bare_row(&tx, id, *k, fact, kept).expect("it is taken");
+        }
+        tx.commit().expect("it is taken");
+    }
+    begun.elapsed()
+}
+
+fn bare_row(
+    tx: &rusqlite::Transaction<'_>,
+    id: &str,
+    k: usize,
+    fact: &str,
+    kept: &str,
+) -> rusqlite::Result<()> {
+    match k {
+        0 => tx
+            .prepare_cached(
+                "INSERT INTO run (id, slot, worktree, state, requested_ms, request) \
+                 VALUES (?1, ?1, NULL, 'starting', 1800000000000, ?2)",
+            )?
+            .execute([id, kept])?,
+        3 => tx
+            .prepare_cached(
+                "UPDATE run SET state = 'dead', ended = ?2, ended_ms = 1 WHERE id = ?1",
+            )?
+            .execute([id, kept])?,
+        _ => tx.prepare_cached("UPDATE run SET state = 'running' WHERE id = ?1")?.execute([id])?,
+    };
+    let kept = if k == 0 { "\"nothing\"" } else { kept };
+    tx.prepare_cached(
+        "INSERT INTO journal (at_ms, run, fact, detail) VALUES (1800000000000, ?, ?, ?)",
+    )?
+    .execute([id, fact, kept])?;
+    Ok(())
+}
+
+mod erased {
+    //! Anything that can be written as JSON.
+
+    pub(super) trait Json {
+        fn text(&self) -> String;
+    }
+
+    impl<T: serde::Serialize> Json for T {
+        fn text(&self) -> String {
+            serde_json::to_string(self).expect("it can be written")
+        }
+    }
+}
