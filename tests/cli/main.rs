@@ -11,3 +11,4 @@ mod records;
 mod recovery;
 mod slots;
 mod terminal;
+mod upgrade;

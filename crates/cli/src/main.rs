@@ -12,6 +12,7 @@ mod error;
 mod keys;
 mod notify;
 mod output;
+mod progress;
 mod render;
 mod size;
 mod socket;

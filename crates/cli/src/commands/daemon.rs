@@ -10,6 +10,7 @@ use kennel_daemon::{Keep, Options, wire};
 use crate::client::Client;
 use crate::error::{FAILED, Failure};
 use crate::output::{Out, say};
+use crate::progress::Progress;
 use crate::{duration, notify, render, size};
 
 /// Run the daemon in the foreground. It starts by itself when it is needed.
@@ -73,7 +74,11 @@ pub(crate) fn down(args: &DownArgs, client: &Client, out: &Out) -> Result<u8, Fa
         deadline_ms: args.deadline.map(ms),
     };
     let longest = args.deadline.or(args.grace).unwrap_or_default();
-    let Some(shutdown) = client.shut_down(&request, longest)? else {
+    let what = if args.stop_runs { "stopping every run" } else { "waiting for the daemon" };
+    let waiting = Progress::new(what.to_owned());
+    let shutdown = client.shut_down(&request, longest)?;
+    drop(waiting);
+    let Some(shutdown) = shutdown else {
         say("kennel: no daemon is running");
         return Ok(0);
     };

@@ -11,6 +11,7 @@ use super::wait::until_over;
 use crate::client::{Client, segment};
 use crate::error::{FAILED, Failure, NOT_FOUND, REFUSED};
 use crate::output::Out;
+use crate::progress::Progress;
 use crate::{duration, render};
 
 /// Ask runs to end, force them after their grace, and wait for the proof.
@@ -65,7 +66,9 @@ fn end(
     }
     let mut code = 0;
     for run in asked {
+        let waiting = Progress::new(format!("waiting for the end of run {}", run.id));
         let Some(run) = until_over(client, &run.id, None)? else { continue };
+        drop(waiting);
         if run.state != wire::State::Dead {
             code = FAILED;
         }
