@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use kennel_daemon::{Time, wire};
+use kennel_daemon::{Text, Time, wire};
 use kennel_process::Signal;
 
 use crate::duration::words;
@@ -100,7 +100,7 @@ pub(crate) fn description(run: &wire::Run) -> String {
         ("slot", run.slot.clone()),
         ("state", state_word(run.state).to_owned()),
         ("command", command_line(run)),
-        ("directory", run.cwd.clone()),
+        ("directory", run.cwd.0.to_string_lossy().into_owned()),
     ];
     let times = [("requested", Some(run.requested_at)), ("started", run.started_at)];
     lines.extend(times.into_iter().filter_map(|(n, time)| Some((n, time?.to_string()))));
@@ -176,8 +176,8 @@ fn row(run: &wire::Run, now: Time) -> [String; 10] {
 
 /// What runs, without its path.
 fn program(run: &wire::Run) -> String {
-    let program = run.command.first().map_or("", String::as_str);
-    let name = program.rsplit('/').next().unwrap_or(program);
+    let program = run.command.first().map(|word| word.0.to_string_lossy()).unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or(&program);
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -219,9 +219,10 @@ pub(crate) fn state_word(state: wire::State) -> &'static str {
 /// The command as it could be typed again, on one line.
 fn command_line(run: &wire::Run) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
-    let word = |arg: &String| {
+    let word = |arg: &Text| {
+        let arg = arg.0.to_string_lossy();
         if !arg.is_empty() && arg.chars().all(plain) {
-            return arg.clone();
+            return arg.into_owned();
         }
         let shown: String = arg.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         format!("'{}'", shown.replace('\'', "'\\''"))

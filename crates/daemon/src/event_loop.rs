@@ -1,10 +1,11 @@
 //! The one loop: decide, commit, apply, perform. Events that came together become durable together.
 //!
 //! Owns: the state, the connection that writes, and the order in which things become true. Has a
-//! thread of its own: a disk that takes its time keeps nobody waiting but those who asked for it. A fact that the store did not take
-//! is not believed, and its effects are not performed: whoever told the event is told why, and may
-//! tell it again. A stop alone is passed on all the same: its keeper records it before it acts, and
-//! tells of it until the store takes it. A full disk must not keep an agent alive that fills it.
+//! thread of its own: a disk that takes its time keeps nobody waiting but those who asked for it. A
+//! fact that the store did not take is not believed, and its effects are not performed: whoever told
+//! the event is told why, and may tell it again. A stop alone is passed on all the same: its keeper
+//! records it before it acts, and tells of it until the store takes it. A full disk must not keep an
+//! agent alive that fills it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -232,10 +233,7 @@ impl EventLoop {
         for (n, entry) in entries.into_iter().enumerate() {
             let run = self.changed(&entry);
             let fact = Arc::new(format::Fact::from(&entry.fact));
-            let detail = match entry.detail {
-                Detail::Request(_) => Detail::Nothing,
-                other => other,
-            };
+            let detail = entry.detail.of_a_line();
             lines.push(Line {
                 seq: first + n as u64,
                 at: entry.at,

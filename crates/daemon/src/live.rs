@@ -58,6 +58,8 @@ impl Live {
             return;
         }
         match runs.get(&run.id) {
+            // What was foretold stays so; facts from before it come late.
+            Some(known) if known.borrow().state == Standing::Dead => {}
             Some(known) => drop(known.send_replace(run)),
             None => drop(runs.insert(run.id.clone(), watch::Sender::new(run))),
         }

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::wire;
 
 use super::logs::{Follower, Until, follow};
@@ -19,8 +20,11 @@ use crate::socket::{Gone, Link, NotOpened};
 use crate::terminal::{self, DETACHED};
 use crate::viewer::{How, Left, Viewer};
 
-/// How often a lost connection is made again before it has held for `SETTLED`.
-const RECONNECTS: u32 = 5;
+/// How often in a row a connection may be lost before it has held for `SETTLED`: more than a person
+/// kills a daemon, fewer than one that always dies would keep us busy with.
+const MAX_LOSSES: u32 = 20;
+/// How long it may take to have a connection again: a daemon's start, and once more.
+const RECONNECT_BOUND: Duration = Duration::from_secs(20);
 /// A connection that held this long was a good one.
 const SETTLED: Duration = Duration::from_secs(10);
 /// Pause before a connection is made again: time for a daemon to go.
@@ -41,6 +45,7 @@ const OVER_BOUND: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
     /// A run, the beginning of its id, or a slot.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     run: String,
     /// Only look.
     #[arg(long)]
@@ -77,7 +82,7 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
         Err(NotOpened::Refused(failure) | NotOpened::Gone(failure)) => return Err(failure),
     };
     let mut viewer = Viewer::new(client, run, how)?;
-    let mut tries = 0;
+    let mut losses = 0;
     loop {
         let since = Instant::now();
         match viewer.serve(&mut link)? {
@@ -96,16 +101,20 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
                 std::thread::sleep(pause);
             }
             Left::Gone(Gone::ToldToLeave) => {
-                tries = 1;
+                losses = 1;
                 if !comes_back(client) {
                     drop(viewer);
-                    return Err(daemon_left(run));
+                    return Err(given_up(run, "the daemon was told to leave"));
                 }
             }
-            Left::Gone(Gone::Lost) if since.elapsed() >= SETTLED => tries = 1,
-            Left::Gone(Gone::Lost) => tries += 1,
+            Left::Gone(Gone::Lost) if since.elapsed() >= SETTLED => losses = 1,
+            Left::Gone(Gone::Lost) => losses += 1,
         }
-        match reconnect(client, run, viewer.only_looks(), &mut tries)? {
+        if losses > MAX_LOSSES {
+            drop(viewer);
+            return Err(given_up(run, "the daemon keeps dying"));
+        }
+        match reconnect(client, run, viewer.only_looks())? {
             Some(again) => link = again,
             None => break,
         }
@@ -127,30 +136,26 @@ fn comes_back(client: &Client) -> bool {
     false
 }
 
-fn daemon_left(run: &wire::Run) -> Failure {
-    let message = "the daemon was told to leave; the run goes on";
-    Failure::new(NO_DAEMON, "daemon_left", message)
+fn given_up(run: &wire::Run, why: &str) -> Failure {
+    Failure::new(NO_DAEMON, "daemon_left", format!("{why}; the run goes on"))
         .hint(format!("`kennel attach {}` starts it again", run.id))
 }
 
 /// Makes the connection anew. `None` if the run is over.
-fn reconnect(
-    client: &Client,
-    run: &wire::Run,
-    read_only: bool,
-    tries: &mut u32,
-) -> Result<Option<Link>, Failure> {
-    let mut failure = Failure::new(RUN_FAILED, "daemon_unreachable", "the daemon keeps leaving");
-    while *tries <= RECONNECTS {
-        failure = match Link::open(client, &path(run, read_only)) {
+fn reconnect(client: &Client, run: &wire::Run, read_only: bool) -> Result<Option<Link>, Failure> {
+    let deadline = Instant::now() + RECONNECT_BOUND;
+    loop {
+        let failure = match Link::open(client, &path(run, read_only)) {
             Ok(link) => return Ok(Some(link)),
             Err(NotOpened::Refused(failure)) if says_over(&failure) => return Ok(None),
             Err(NotOpened::Refused(failure) | NotOpened::Gone(failure)) => failure,
         };
-        *tries += 1;
+        if Instant::now() >= deadline {
+            let hint = format!("the run goes on; `kennel attach {}` tries again", run.id);
+            return Err(failure.hint(hint));
+        }
         std::thread::sleep(RECONNECT_PAUSE);
     }
-    Err(failure.hint(format!("the run goes on; `kennel attach {}` tries again", run.id)))
 }
 
 fn path(run: &wire::Run, read_only: bool) -> String {

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Instant;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::{Text, wire};
 use serde::Serialize;
 
@@ -21,6 +22,7 @@ const POLL_MS: u32 = 15_000;
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// A run, the beginning of its id, or a slot.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     run: String,
     /// Go on until the run has ended.
     #[arg(short, long)]

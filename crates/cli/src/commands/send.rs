@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::wire;
 
 use crate::client::{Client, segment};
@@ -31,6 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// A run, the beginning of its id, or a slot.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     run: String,
     /// What to write; `-` for our own input. Put `--` before words that begin with a dash.
     #[arg(required_unless_present = "eof")]

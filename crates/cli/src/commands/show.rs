@@ -1,6 +1,7 @@
 //! `kennel show`: one run, with its ending in words.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::wire;
 
 use crate::client::{Client, segment};
@@ -12,6 +13,7 @@ use crate::render;
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// A run, the beginning of its id, or a slot.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     run: String,
 }
 

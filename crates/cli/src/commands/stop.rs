@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::wire;
 use kennel_process::{HoldError, Process, StrangersStopped, stop_process, stop_tree};
 use serde::Serialize;
@@ -18,7 +19,8 @@ use crate::{duration, render};
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// Runs, beginnings of their ids, or slots.
-    #[arg(required = true, value_name = "RUN|SLOT")]
+    #[arg(required = true, value_name = "RUN|SLOT",
+        value_parser = NonEmptyStringValueParser::new())]
     names: Vec<String>,
     /// Time between asking and forcing.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
@@ -29,10 +31,12 @@ pub(crate) struct StopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct KillArgs {
     /// Runs, beginnings of their ids, or slots.
-    #[arg(required_unless_present = "pid", value_name = "RUN|SLOT")]
+    #[arg(required_unless_present = "pid", value_name = "RUN|SLOT",
+        value_parser = NonEmptyStringValueParser::new())]
     names: Vec<String>,
     /// Any process of this number instead, no run of ours. Held open before it is signalled.
-    #[arg(long, value_name = "PID", conflicts_with = "names")]
+    #[arg(long, value_name = "PID", conflicts_with = "names",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
     /// With all its descendants.
     #[arg(long, requires = "pid")]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use kennel_daemon::wire;
 
 use super::logs::{Found, find_text};
@@ -22,7 +23,8 @@ const TURN_MS: u64 = 100;
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// Runs, beginnings of their ids, or slots.
-    #[arg(required = true, value_name = "RUN|SLOT")]
+    #[arg(required = true, value_name = "RUN|SLOT",
+        value_parser = NonEmptyStringValueParser::new())]
     runs: Vec<String>,
     /// Wait for the first of them only, and print its id.
     #[arg(long)]

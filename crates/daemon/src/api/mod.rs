@@ -19,8 +19,11 @@ pub mod wire;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn, map_response};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::OpenApi;
@@ -40,6 +43,11 @@ use error::{ApiError, BadQuery};
 
 /// The largest request: more than any kernel takes as arguments and environment together.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
+/// A larger one is read to its end and dropped, so that its sender comes to read why; one larger
+/// than this is cut off.
+const MAX_DRAINED_BYTES: usize = 128 << 20;
+/// The longest sentence that a layer below ours says about an error.
+const MAX_MESSAGE_BYTES: usize = 4 << 10;
 /// The longest one request waits for something to happen; clients ask again.
 const LONGEST_POLL: Duration = Duration::from_secs(20);
 
@@ -102,7 +110,56 @@ pub(crate) fn router(app: App) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
+        .layer(from_fn(bounded))
+        .layer(map_response(typed))
         .with_state(app)
+}
+
+/// Refuses a request that says it is too large, after all of it was read.
+async fn bounded(request: Request, next: Next) -> Response {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+    if length <= MAX_REQUEST_BYTES {
+        return next.run(request).await;
+    }
+    let mut drained = 0;
+    let mut body = request.into_body().into_data_stream();
+    while drained < MAX_DRAINED_BYTES
+        && let Some(Ok(bytes)) = body.next().await
+    {
+        drained += bytes.len();
+    }
+    too_large(format!("the request has {length} bytes")).into_response()
+}
+
+fn too_large(what: String) -> ApiError {
+    let message = format!("{what}, and may have {MAX_REQUEST_BYTES}");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        .hint("put what is large into a file and name that")
+}
+
+/// Every error is an `ErrorBody`, also where a layer below ours says it in plain text.
+async fn typed(response: Response) -> Response {
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    if status == StatusCode::PAYLOAD_TOO_LARGE {
+        return too_large("the request has more bytes".to_owned()).into_response();
+    }
+    let said = axum::body::to_bytes(response.into_body(), MAX_MESSAGE_BYTES).await;
+    let said = said.map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default();
+    let code = if status.is_client_error() { "bad_request" } else { "internal" };
+    ApiError::new(status, code, said).into_response()
+}
+
+/// Several runs could be meant.
+fn ambiguous(name: &str, candidates: &[String]) -> ApiError {
+    let message = format!("{name} may mean several runs");
+    ApiError::new(StatusCode::CONFLICT, "ambiguous_run", message)
+        .hint(format!("one of {}", candidates.join(", ")))
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, ApiError> {
@@ -125,11 +182,7 @@ impl App {
         match self.store.meant_by(name).await? {
             // The store's reader may have looked a moment before the last commit.
             Meant::One(run) => Ok(self.live.get(&run.id).unwrap_or(run)),
-            Meant::Several(candidates) => {
-                let message = format!("{name} is the beginning of several runs");
-                Err(ApiError::new(StatusCode::CONFLICT, "ambiguous_run", message)
-                    .hint(format!("one of {}", candidates.join(", "))))
-            }
+            Meant::Several(candidates) => Err(ambiguous(name, &candidates)),
             Meant::Nobody => match self.live.in_slot(name) {
                 Some(run) => Ok(run),
                 None => {

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use super::error::{ApiError, BadQuery};
 use super::output::written;
 use super::view::view;
-use super::{App, LONGEST_POLL, parse_or_default, wire};
+use super::{App, LONGEST_POLL, ambiguous, parse_or_default, wire};
 use crate::event_loop::Outcome;
 use crate::store::Page;
 use crate::store::format::Detail;
@@ -147,7 +147,14 @@ impl App {
     async fn end(&self, name: &str, stop: Stop) -> Result<Json<wire::Run>, ApiError> {
         let run = self.meant_by(name).await?;
         if run.state == Standing::Dead {
-            return Ok(Json(view(&run)));
+            // Whoever stops a slot must not be told of another run that is dead; whoever repeats a
+            // stop must not hit a later run that took that id for its slot.
+            return match self.live.in_slot(name) {
+                Some(holder) if holder.id != run.id && &*run.id == name => {
+                    Err(ambiguous(name, &[run.id.to_string(), holder.id.to_string()]))
+                }
+                Some(_) | None => Ok(Json(view(&run))),
+            };
         }
         let event = Event::StopRequested { run: (&*run.id).into(), stop };
         match self.inbox.tell(event, Detail::Nothing).await? {

@@ -95,10 +95,12 @@ pub struct Run {
     pub slot: String,
     /// Where it stands.
     pub state: State,
-    /// Program and arguments, with what is no text replaced.
-    pub command: Vec<String>,
-    /// Where it started.
-    pub cwd: String,
+    /// Program and arguments: each a string, or a list of bytes where it is no text.
+    #[schema(value_type = Vec<String>)]
+    pub command: Vec<Text>,
+    /// Where it started, in the same way.
+    #[schema(value_type = String)]
+    pub cwd: Text,
     /// The directory that is its alone.
     pub worktree: Option<String>,
     /// True if it has a terminal instead of pipes.

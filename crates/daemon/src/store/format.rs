@@ -60,6 +60,13 @@ pub(crate) enum Detail {
     Ended(Arc<Ended>),
 }
 
+impl Detail {
+    /// What the journal keeps of it: a request may be large, and the run's own row has it.
+    pub(crate) fn of_a_line(&self) -> Self {
+        if let Self::Request(_) = self { Self::Nothing } else { self.clone() }
+    }
+}
+
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {

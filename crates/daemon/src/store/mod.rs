@@ -151,14 +151,13 @@ impl StoreError {
 
     /// The same, of the file at this place if that is what is wrong.
     fn at(self, path: &Path) -> Self {
-        match self {
-            Self::Sql(_, e)
-                if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) =>
-            {
-                Self::Damaged(path.to_owned(), e)
-            }
-            other => other,
+        if let Self::Sql(_, e) = &self
+            && e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
+            && let Self::Sql(_, e) = self
+        {
+            return Self::Damaged(path.to_owned(), e);
         }
+        self
     }
 
     /// True if the home has no room or may not be written: what was tried may be tried again.

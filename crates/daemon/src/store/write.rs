@@ -49,11 +49,7 @@ fn write(tx: &Transaction<'_>, entries: &[Entry]) -> rusqlite::Result<u64> {
             update_run(tx, run, entry)?;
         }
         let fact = text(&format::Fact::from(&entry.fact))?;
-        // A request may be large, and the run's own row has it.
-        let detail = match &entry.detail {
-            Detail::Request(_) => text(&Detail::Nothing)?,
-            other => text(other)?,
-        };
+        let detail = text(&entry.detail.of_a_line())?;
         tx.prepare_cached("INSERT INTO journal (at_ms, run, fact, detail) VALUES (?, ?, ?, ?)")?
             .execute(params![entry.at.0 as i64, run, fact, detail])?;
         first.get_or_insert(tx.last_insert_rowid() as u64);
