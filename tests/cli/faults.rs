@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use kennel_tests::{agent, are_root, carriers_of, skipped, until};
 use serde_json::{Value, json};
@@ -18,6 +18,8 @@ use super::home::{Home, SOON, Said};
 
 /// Set for a test that runs itself again: its name, so that no other takes it for its own.
 const AGAIN: &str = "KENNEL_TEST_AGAIN";
+/// What no clock is ever wrong by.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The size of a small disk: a few runs and the store fit.
 const DISK: &str = "3m";
 
@@ -67,11 +69,18 @@ struct Full(PathBuf);
 
 impl Full {
     fn disk(place: &Path) -> Self {
+        Self::but_for(place, 0)
+    }
+
+    /// So many pages are left.
+    fn but_for(place: &Path, pages: u64) -> Self {
         let filler = place.join("filler");
         let mut file = fs::File::create(&filler).expect("the disk takes a file");
         for size in [1 << 16, 1 << 12, 1] {
             while file.write_all(&vec![0; size]).is_ok() {}
         }
+        let length = file.metadata().expect("it is open").len();
+        file.set_len(length.saturating_sub(4096 * pages)).expect("it can shrink");
         Self(filler)
     }
 }
@@ -180,6 +189,40 @@ fn a_full_disk_refuses_starts_and_keeps_neither_ends_nor_stops_from_being_known(
     });
     assert_eq!(home.daemon().expect("it is up").identity().pid, daemon, "it never went away");
     let _ = fs::remove_file(sign);
+    home.check();
+}
+
+#[test]
+fn a_disk_that_fills_up_during_a_start_refuses_it_at_once_or_lets_it_run() {
+    let test = "a_disk_that_fills_up_during_a_start_refuses_it_at_once_or_lets_it_run";
+    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    home.ok(&["ps"]);
+    let (mut refused, mut started) = (0, 0);
+    // A start needs some dozen pages: the disk is full at each of its writes in turn.
+    for pages in 0..32 {
+        let full = Full::but_for(&place, pages);
+        let begun = Instant::now();
+        let said = home.kennel(&["--json", "run", "-d", "--", "sleep", "1000"]);
+        assert!(begun.elapsed() < SOON, "{pages} pages: {said:?}");
+        match said.code {
+            0 => {
+                started += 1;
+                let run: Value = serde_json::from_str(&said.out).expect("it is JSON");
+                let run = run["id"].as_str().expect("it is text");
+                let said = home.kennel(&["kill", run]);
+                assert_eq!(said.code, 0, "{pages} pages: {said:?}");
+            }
+            _ => {
+                refused += 1;
+                assert_eq!(said.code, 125, "{pages} pages: {said:?}");
+                assert_eq!(error_of(&said)["code"], "store_failed", "{pages} pages: {said:?}");
+            }
+        }
+        drop(full);
+        let live = || home.ok(&["--json", "ps"]).is_empty().then_some(());
+        until("the store has all of it", live);
+    }
+    assert!(refused > 5 && started > 0, "{refused} refused, {started} started");
     home.check();
 }
 
@@ -295,32 +338,8 @@ fn a_home_that_may_not_be_written_for_a_while_loses_nothing() {
     home.check();
 }
 
-/// The store, opened beside the daemon's own connections.
-fn sql(home: &Home, statement: &str) -> String {
-    let output = Command::new("sqlite3")
-        .args(["-cmd", ".timeout 10000"])
-        .arg(home.state().join("kennel.db"))
-        .arg(statement)
-        .output()
-        .expect("sqlite3 is installed");
-    assert!(output.status.success(), "{statement}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-fn have_sqlite(test: &str) -> bool {
-    let have = Command::new("sqlite3").arg("--version").stdout(Stdio::null()).status();
-    let have = have.is_ok_and(|status| status.success());
-    if !have {
-        skipped(test, "there is no sqlite3");
-    }
-    have
-}
-
 #[test]
 fn clocks_that_jumped_harm_nothing() {
-    if !have_sqlite("clocks_that_jumped_harm_nothing") {
-        return;
-    }
     let home = Home::new();
     let now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000";
     let (year, far) = (365_u64 * 86_400_000, 253_402_300_800_000_u64 + 5);
@@ -339,19 +358,18 @@ fn clocks_that_jumped_harm_nothing() {
     }
     home.kill_daemon();
     for (dead, live, at) in &runs {
-        sql(
-            &home,
-            &format!(
-                "UPDATE run SET requested_ms = {at}, request = json_set(request, '$.at_ms', {at}), \
+        home.sql(&format!(
+            "UPDATE run SET requested_ms = {at}, request = json_set(request, '$.at_ms', {at}), \
                 started = json_set(started, '$.at_ms', {at}) WHERE id IN ('{dead}', '{live}'); \
              UPDATE run SET ended_ms = {at}, ended = json_set(ended, '$.recorded.at_ms', {at}) \
                 WHERE id = '{dead}'; \
              UPDATE journal SET at_ms = {at} WHERE run IN ('{dead}', '{live}');"
-            ),
-        );
+        ));
         for file in ["stdout.0", "record"] {
             let path = home.run_dir(live).join(file);
-            let _ = Command::new("touch").args(["-c", "-d", "2090-01-01"]).arg(path).status();
+            if let Ok(file) = fs::File::options().append(true).open(path) {
+                file.set_modified(SystemTime::now() + CENTURY).expect("it is ours");
+            }
         }
     }
     let order = |all: &[&str]| -> Vec<String> {
@@ -397,9 +415,6 @@ fn clocks_that_jumped_harm_nothing() {
 
 #[test]
 fn a_thousand_finished_runs_are_listed_found_and_removed_whole() {
-    if !have_sqlite("a_thousand_finished_runs_are_listed_found_and_removed_whole") {
-        return;
-    }
     const REAL: usize = 200;
     let home = Home::new();
     home.ok(&["ps"]);
@@ -420,10 +435,8 @@ fn a_thousand_finished_runs_are_listed_found_and_removed_whole() {
     home.ok(&["down"]);
     // The rest as they would be, of a year ago.
     let then = "CAST(strftime('%s', 'now', '-365 days') AS INTEGER) * 1000";
-    sql(
-        &home,
-        &format!(
-            "WITH RECURSIVE n(i) AS (SELECT {REAL} UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
+    home.sql(&format!(
+        "WITH RECURSIVE n(i) AS (SELECT {REAL} UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
          INSERT INTO run (id, slot, state, request, started, stuck, ended, worktree, requested_ms, \
             ended_ms) \
          SELECT printf('made%04d', i), printf('made%04d', i), 'dead', request, started, stuck, \
@@ -432,8 +445,7 @@ fn a_thousand_finished_runs_are_listed_found_and_removed_whole() {
          INSERT INTO journal (at_ms, run, fact, detail) \
          SELECT {then}, run.id, fact, detail FROM run, journal \
             WHERE journal.run = 'real0000' AND run.id LIKE 'made%';"
-        ),
-    );
+    ));
     for n in REAL..1000 {
         let dir = home.run_dir(&format!("made{n:04}"));
         fs::create_dir(&dir).expect("it can be made");
@@ -459,7 +471,7 @@ fn a_thousand_finished_runs_are_listed_found_and_removed_whole() {
         (dirs == REAL + 1).then_some(())
     });
     assert_eq!(home.ends().len(), REAL);
-    assert_eq!(sql(&home, "SELECT count(*) FROM journal WHERE run LIKE 'made%'"), "0");
+    assert_eq!(home.sql("SELECT count(*) FROM journal WHERE run LIKE 'made%'"), "0");
     let (_, page) = home.ask("GET", "/v1/events?after=0", "");
     assert_eq!(page["events"][0]["kind"], "removed", "readers are told: {page}");
     assert_eq!(home.kennel(&["show", "made0999"]).code, 3);
@@ -550,11 +562,8 @@ fn after_the_store_was_deleted_what_lives_is_found_again_and_can_be_stopped() {
 
 #[test]
 fn a_store_that_is_damaged_newer_or_not_ours_is_named_and_no_agent_is_touched() {
-    if !have_sqlite("a_store_that_is_damaged_newer_or_not_ours_is_named") {
-        return;
-    }
     let (home, run, sign) = home_with_a_live_run();
-    sql(&home, "PRAGMA wal_checkpoint(TRUNCATE)");
+    home.sql("PRAGMA wal_checkpoint(TRUNCATE)");
     let store = home.state().join("kennel.db");
     let good = fs::read(&store).expect("it is there");
     let put = |bytes: &[u8]| {
@@ -567,7 +576,7 @@ fn a_store_that_is_damaged_newer_or_not_ours_is_named_and_no_agent_is_touched() 
             "newer",
             &|| {
                 put(&good);
-                sql(&home, "PRAGMA user_version = 77");
+                home.sql("PRAGMA user_version = 77");
             },
             "schema 77",
         ),
@@ -575,7 +584,7 @@ fn a_store_that_is_damaged_newer_or_not_ours_is_named_and_no_agent_is_touched() 
             "foreign",
             &|| {
                 put(b"");
-                sql(&home, "CREATE TABLE theirs (a); PRAGMA application_id = 5");
+                home.sql("CREATE TABLE theirs (a); PRAGMA application_id = 5");
             },
             "not a store",
         ),

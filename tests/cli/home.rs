@@ -249,6 +249,20 @@ impl Home {
         }
     }
 
+    /// Changes the store behind the daemon's back, or asks it for one value.
+    #[track_caller]
+    pub(crate) fn sql(&self, statement: &str) -> String {
+        let store = rusqlite::Connection::open(self.state().join("kennel.db"));
+        let store = store.expect("it is there");
+        store.busy_timeout(PATIENCE).expect("it can be set");
+        if !statement.starts_with("SELECT") {
+            store.execute_batch(statement).expect("it is done");
+            return String::new();
+        }
+        let value = store.query_row(statement, [], |row| row.get::<_, i64>(0));
+        value.expect("it is a number").to_string()
+    }
+
     /// Has the daemon leave, if there is one, and waits until its keepers have let go.
     pub(crate) fn down(&self) {
         drop(self.kennel(&["down"]));

@@ -1,11 +1,18 @@
 //! The end-to-end tests of the `kennel` command: the binary as it ships, its daemon, its keepers
 //! and real agents, each test in a home of its own, with a checker after it.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "tests start the binary as its users do, and say with which seed"
+)]
+
 mod api;
 mod faults;
 mod foreground;
 mod generated;
 mod home;
+mod names;
 mod openapi;
 mod records;
 mod recovery;

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use kennel_process::{KeeperProgram, Process, RunId, Signal, Spec};
 use kennel_tests::{carriers_of, until};
@@ -40,17 +39,10 @@ fn rewrite(home: &Home, run: &str, change: impl Fn(&str) -> String) {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let (_, fact) = line.split_once("\"fact\":").expect("every line has one");
         let fact = change(fact.strip_suffix('}').expect("and ends after it"));
-        let crc = crc32(fact.as_bytes());
+        let crc = crc32fast::hash(fact.as_bytes());
         changed.push_str(&format!("{{\"v\":1,\"crc\":{crc},\"fact\":{fact}}}\n"));
     }
     fs::write(&path, format!("{changed:<32768}")).expect("it can be written");
-}
-
-/// CRC-32 as zlib has it, a bit at a time.
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
-    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
-    !bytes.iter().fold(!0, byte)
 }
 
 /// Has the store say that a run was asked for in another boot.
@@ -58,8 +50,7 @@ fn ask_in_another_boot(home: &Home, run: &str) {
     let sql = format!(
         "UPDATE run SET request = json_set(request, '$.boot', '{OTHER_BOOT}') WHERE id = '{run}'"
     );
-    let done = Command::new("sqlite3").arg(home.state().join("kennel.db")).arg(sql).status();
-    assert!(done.is_ok_and(|status| status.success()), "sqlite3 is needed");
+    home.sql(&sql);
 }
 
 /// How often something of this kind is in the journal about a run.

@@ -327,6 +327,27 @@ fn a_killed_daemon_is_started_again_and_the_screen_comes_again() {
 }
 
 #[test]
+fn a_daemon_that_was_told_to_leave_is_not_started_again() {
+    let home = Home::new();
+    let run = shell(&home);
+    let mut seat = Seat::attach(&home, &run, &[]);
+    home.ok(&["down"]);
+    assert_eq!(seat.leaves(), 125);
+    seat.sees("the daemon was told to leave; the run goes on");
+    assert!(home.daemon().is_none(), "somebody started it again");
+    // If another one comes soon, nothing was the matter.
+    let mut seat = Seat::attach(&home, &run, &[]);
+    home.ok(&["down"]);
+    let daemon = home.up(&[]);
+    seat.types("echo b$((3+3))ck\r");
+    seat.sees("b6ck");
+    seat.types("exit\r");
+    assert_eq!(seat.leaves(), 0);
+    home.check();
+    drop(daemon);
+}
+
+#[test]
 fn a_run_in_the_foreground_with_an_input_has_our_terminal() {
     let home = Home::new();
     let begin = |script: &str| {
@@ -338,7 +359,7 @@ fn a_run_in_the_foreground_with_an_input_has_our_terminal() {
     seat.sees("got it");
     assert_eq!(seat.leaves(), 3);
     // It may be over before we can be attached to it: what it wrote is shown all the same.
-    for round in 0..5 {
+    for round in 0..10 {
         let mut seat = begin(&format!("echo quick{round}; exit 2"));
         seat.sees(&format!("quick{round}"));
         assert_eq!(seat.leaves(), 2);
@@ -394,9 +415,10 @@ fn scripts_attach_without_a_terminal() {
     assert_eq!((said.code, said.out.as_str()), (3, "a\nb\nend\n"), "{said:?}");
 
     let run = home.start(&["--pty", "--", "sh"]);
-    let said = pipe_to(&home, &["attach", &run], b"echo p$((1+1))q; exit 9\r");
+    let said = pipe_to(&home, &["attach", &run], b"echo p$((1+1))q\r");
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("detached"), "{said:?}");
+    home.ok(&["send", &run, "exit 9"]);
     assert_eq!(home.kennel(&["wait", &run]).code, 9);
     assert!(home.ok(&["logs", &run]).contains("p2q"));
 

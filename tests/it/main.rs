@@ -6,6 +6,7 @@ mod control;
 mod crash;
 mod faults;
 mod foreign;
+mod limits;
 mod nursery;
 mod records;
 mod review;

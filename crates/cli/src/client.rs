@@ -12,7 +12,7 @@ use kennel_daemon::{Home, wire};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{FAILED, Failure, NO_DAEMON};
+use crate::error::{FAILED, Failure, NO_DAEMON, NOT_FOUND};
 
 /// How long a daemon may take from its start until it answers.
 const READY_BOUND: Duration = Duration::from_secs(10);
@@ -24,6 +24,8 @@ const REPLY_BOUND: Duration = Duration::from_secs(90);
 const TRIES: u32 = 3;
 /// The most headers an answer of ours has.
 const MAX_HEADERS: usize = 32;
+/// HTTP's word for a path that is longer than a server takes.
+const URI_TOO_LONG: u16 = 414;
 /// How much of the daemon's log is quoted.
 const LOG_TAIL_BYTES: usize = 400;
 
@@ -185,6 +187,11 @@ impl Reply {
     fn checked(self) -> Result<Self, Failure> {
         if (200..300).contains(&self.status) {
             return Ok(self);
+        }
+        // Only a name can make a path too long, and no run or slot has such a name.
+        if self.status == URI_TOO_LONG {
+            let message = "there is no run or slot with so long a name";
+            return Err(Failure::new(NOT_FOUND, "run_not_found", message));
         }
         let text = String::from_utf8_lossy(&self.body);
         Err(match serde_json::from_slice::<wire::ErrorBody>(&self.body) {

@@ -120,7 +120,12 @@ pub(crate) fn refuse_arguments(refused: &clap::Error) -> ExitCode {
         json |= arg == "--json";
         run |= arg == "run";
     }
-    if json {
+    // The parser does not say which.
+    let no_text = std::env::args_os().skip(1).find(|arg| arg.to_str().is_none());
+    if let Some(arg) = no_text.filter(|_| refused.kind() == clap::error::ErrorKind::InvalidUtf8) {
+        let message = format!("argument {arg:?} is not text: write it in UTF-8");
+        tell(&wire::Error { code: "usage".to_owned(), message, hint: None }, json);
+    } else if json {
         let message = refused.to_string().trim_end().to_owned();
         tell(&wire::Error { code: "usage".to_owned(), message, hint: None }, true);
     } else {

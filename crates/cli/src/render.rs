@@ -9,6 +9,7 @@ use kennel_process::Signal;
 
 use crate::duration::words;
 use crate::error::{RUN_FAILED, TIMED_OUT, start_code};
+use crate::size;
 
 /// The code a foreground `run` and `wait` exit with.
 pub(crate) fn exit_code(run: &wire::Run) -> u8 {
@@ -110,6 +111,10 @@ pub(crate) fn description(run: &wire::Run) -> String {
     if let Some(containment) = &run.containment {
         let because = run.containment_because.as_ref().map(|why| format!(" ({why})"));
         lines.push(("contained", format!("{containment}{}", because.unwrap_or_default())));
+    }
+    if let Some(output) = run.output.as_ref().filter(|output| output.bytes > 0) {
+        let last = output.last_at.map(|last| format!(", last at {last}")).unwrap_or_default();
+        lines.push(("output", format!("{}{last}", size::words(output.bytes))));
     }
     lines.extend(run.ended_at.map(|time| ("ended", time.to_string())));
     lines.extend(ending(run).map(|text| ("ending", text)));

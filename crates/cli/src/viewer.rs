@@ -73,6 +73,8 @@ pub(crate) struct Viewer<'a> {
     /// How often the right to write was asked back.
     regained: u32,
     fed: Option<Fed>,
+    /// Something of the run was shown.
+    shown: bool,
     /// The last refusal that was told: one sentence for a whole paste is enough.
     refused: Option<String>,
 }
@@ -123,6 +125,7 @@ impl<'a> Viewer<'a> {
             right: Right::Unknown,
             regained: 0,
             fed: None,
+            shown: false,
             refused: None,
         })
     }
@@ -186,6 +189,7 @@ impl<'a> Viewer<'a> {
 
     fn show(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let Some((stream, bytes)) = bytes.split_first() else { return Ok(()) };
+        self.shown = true;
         match &mut self.terminal {
             _ if *stream == STDERR => output::bytes(bytes, io::stderr()),
             Some(terminal) if self.run.pty => terminal.show(bytes),
@@ -383,6 +387,10 @@ impl<'a> Viewer<'a> {
     /// only look does not take it from who had it.
     pub(crate) fn only_looks(&self) -> bool {
         self.how.read_only || self.right == Right::Look
+    }
+
+    pub(crate) fn has_shown(&self) -> bool {
+        self.shown
     }
 
     pub(crate) fn is_raw(&self) -> bool {

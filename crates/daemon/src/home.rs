@@ -17,10 +17,16 @@ use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The longest path a socket can have: the kernel's 108 bytes with the closing zero.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// How long a daemon may take from closing its socket to letting go of its lock.
+const LEAVING_BOUND: Duration = Duration::from_secs(5);
+/// Pause between two looks at its lock.
+const LEAVING_PAUSE: Duration = Duration::from_millis(5);
 /// More than any note of ours in the lock file.
 const MAX_NOTE_BYTES: u64 = 256;
 
@@ -116,14 +122,23 @@ impl Home {
         let mut how = File::options();
         how.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = how.open(&path).map_err(|e| HomeError::Io(path.clone(), e))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = (&file).take(MAX_NOTE_BYTES).read_to_string(&mut holder);
-                return Err(HomeError::Held { home: self.state.clone(), holder });
+        let deadline = Instant::now() + LEAVING_BOUND;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // Who does not answer is just leaving, or just coming: it may be gone in a moment.
+                Err(TryLockError::WouldBlock)
+                    if Instant::now() < deadline && UnixStream::connect(&self.socket).is_err() =>
+                {
+                    std::thread::sleep(LEAVING_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let mut holder = String::new();
+                    let _ = (&file).take(MAX_NOTE_BYTES).read_to_string(&mut holder);
+                    return Err(HomeError::Held { home: self.state.clone(), holder });
+                }
+                Err(TryLockError::Error(e)) => return Err(HomeError::Io(path, e)),
             }
-            Err(TryLockError::Error(e)) => return Err(HomeError::Io(path, e)),
         }
         // Over the old one and cut afterwards: that needs no space, of which there may be none.
         let note = format!("process {}", std::process::id());

@@ -306,6 +306,7 @@ impl Attending<'_> {
             Told::Ended(end) => observer.tell_recorded_end(self.run, end).await,
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
+            Told::Warned(_) | Told::Usage(_) => Ok(()),
         }
     }
 

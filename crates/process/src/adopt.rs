@@ -195,6 +195,7 @@ pub fn ended_by_reboot(boot: &str) -> Result<Option<End>, AdoptError> {
         verdict: Verdict::Dead(proof),
         output: OutputTotals::default(),
         start_error: None,
+        usage: None,
         at_ms: unix_ms(),
     }))
 }
@@ -521,6 +522,7 @@ fn end(dir: &RunDir, cause: Cause, status: ExitStatus, verdict: Verdict) -> End 
         verdict,
         output: OutputTotals::of_files(dir.path()),
         start_error: None,
+        usage: None,
         at_ms: unix_ms(),
     }
 }

@@ -17,6 +17,7 @@ use crate::containment::{Containment, Leaf, LeafId, LeafRemoved, Removal};
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::identity::{Identity, Process};
 use crate::ladder::Seen;
+use crate::limits::Sample;
 use crate::proof::{Effort, Proof, SessionEmpty, Survivor, SurvivorReason, Suspect};
 use crate::spec::RunId;
 use crate::sys::pidfd::GroupSignal;
@@ -138,6 +139,27 @@ impl Cohort {
             Containment::Cgroup | Containment::Subreaper => Ok(true),
             Containment::Group => Ok(self.session_members()?.is_empty()),
         }
+    }
+
+    /// Counts the cohort's processes, its processor time and its memory. Who comes or goes meanwhile
+    /// may be missed: a count, and no evidence of anything.
+    pub(crate) fn sample(&self) -> io::Result<Sample> {
+        let members = match &self.leaf {
+            Some(leaf) => leaf.members()?,
+            None => descendants(proc::own_children()?),
+        };
+        let mut sample = Sample { processes: members.len() as u32, ..Sample::default() };
+        for member in members {
+            if let Ok((cpu, memory)) = proc::usage(member) {
+                sample.cpu += cpu;
+                sample.memory += memory;
+            }
+        }
+        // The leaf also remembers those who are gone; without one a change of them looks like less.
+        if let Some(cpu) = self.leaf.as_ref().and_then(|leaf| leaf.cpu_time().ok()) {
+            sample.cpu = cpu;
+        }
+        Ok(sample)
     }
 
     /// Passes any signal on to the leader.
@@ -492,6 +514,19 @@ pub(crate) fn visit_tree(
         see(&held);
         next.extend(below);
     }
+}
+
+/// These and all below them, as far as they can be listed: numbers to be read about, and no more.
+fn descendants(mut all: Vec<Pid>) -> Vec<Pid> {
+    let mut next = 0;
+    while let Some(pid) = all.get(next).copied() {
+        next += 1;
+        all.extend(proc::children(pid).unwrap_or_default());
+        if all.len() > MAX_WALK {
+            break;
+        }
+    }
+    all
 }
 
 /// At most `room` of the children of a held process that are not known yet.

@@ -237,6 +237,8 @@ impl Connection {
                 Some(Told::Event(
                     Event::Stopping(_)
                     | Event::Exited(_)
+                    | Event::Warned(_)
+                    | Event::Usage(_)
                     | Event::Outside { .. }
                     | Event::Skipped { .. },
                 )) => {}

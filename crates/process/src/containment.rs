@@ -164,6 +164,13 @@ impl Leaf {
         }
     }
 
+    /// Processor time used in the leaf since it was made, by those who are gone too.
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
+        let text = fs::read_to_string(self.id.path.join("cpu.stat"))?;
+        let us = text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok());
+        us.map(Duration::from_micros).ok_or_else(|| io::Error::other("cpu.stat has no usage"))
+    }
+
     /// SIGKILL to all members, whoever's they are. Neither complete nor a proof: a process whose
     /// main thread has left is passed over.
     pub(crate) fn kill_all(&self) -> io::Result<()> {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::exit::ExitStatus;
 use crate::output::{OutputTotals, Stream};
 use crate::proof::{Survivor, Suspect};
-use crate::record::{Cause, End, StartFailure, Started};
+use crate::record::{Cause, End, LimitReached, StartFailure, Started};
 use crate::spec::{Spec, TerminalSize};
 
 /// The version of the protocol this code speaks.
@@ -147,6 +147,15 @@ pub struct Status {
     pub silent_ms: u64,
     /// The end, once it is recorded.
     pub end: Option<End>,
+    /// Limits that somebody was warned of, each once.
+    #[serde(default)]
+    pub warned: Vec<LimitReached>,
+    /// What it used so far, in the words of its meter.
+    #[serde(default)]
+    pub usage: Option<String>,
+    /// What is wrong with its meter.
+    #[serde(default)]
+    pub meter_trouble: Option<String>,
 }
 
 /// Where a run stands.
@@ -169,6 +178,10 @@ pub enum State {
 pub enum Event {
     /// A stop began.
     Stopping(Cause),
+    /// A limit is near, told once for each; or its meter has failed, which is told as `meter`.
+    Warned(LimitReached),
+    /// What the run used so far, in the words of its meter.
+    Usage(String),
     /// The leader ended. The cohort may still live, and output may still come.
     Exited(ExitStatus),
     /// The bound of a stop has passed and these are left, of `count` in all. Told once.

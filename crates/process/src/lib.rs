@@ -40,6 +40,8 @@ mod foreign;
 mod identity;
 pub mod keeper;
 pub mod ladder;
+mod limits;
+mod meter;
 mod output;
 mod passing;
 mod proof;
@@ -59,6 +61,8 @@ pub use foreign::{
     stop_tree,
 };
 pub use identity::{DeadBecause, HoldError, Identity, Liveness, PidfsHandle, Process};
+pub use limits::Limits;
+pub use meter::{Desk, MAX_USAGE_BYTES, MakeMeter, Meter, Woken};
 pub use output::{
     Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, read_output, written_so_far,
 };

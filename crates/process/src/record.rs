@@ -120,6 +120,9 @@ pub struct End {
     pub output: OutputTotals,
     /// Why it never started, if it did not.
     pub start_error: Option<StartFailure>,
+    /// What it used, in the words of its meter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<String>,
     /// When, in milliseconds of the Unix clock.
     pub at_ms: u64,
 }

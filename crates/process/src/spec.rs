@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Signal;
+use crate::limits::Limits;
 
 /// The environment variable that marks every process of a run with the run's id.
 pub const COOKIE: &str = "KENNEL_RUN";
@@ -82,6 +83,7 @@ pub struct Spec {
     /// Its environment.
     pub env: Environment,
     /// Where it starts; the keeper's starter's own directory if not said.
+    #[serde(default, with = "os_path")]
     pub cwd: Option<PathBuf>,
     /// Pipes, or a terminal.
     pub streams: Streams,
@@ -95,6 +97,12 @@ pub struct Spec {
     pub keep_bytes: u64,
     /// The strongest containment to use; less is used where it cannot be had.
     pub containment: crate::Containment,
+    /// Bounds on it.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What its meter is told, in the words of whoever made the meter.
+    #[serde(default)]
+    pub meter: Option<String>,
     /// How many files its programs may have open, unless they raise that themselves; as many as the
     /// starter may if not said.
     #[serde(default)]
@@ -125,6 +133,8 @@ impl Spec {
             grace: DEFAULT_GRACE,
             keep_bytes: DEFAULT_KEEP_BYTES,
             containment: crate::Containment::Cgroup,
+            limits: Limits::default(),
+            meter: None,
             descriptors: None,
         }
     }
@@ -367,6 +377,28 @@ mod os_string {
     }
 }
 
+/// A path that may be left out.
+mod os_path {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::os_strings::One;
+
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        path.as_ref().map(|path| One(path.clone().into_os_string())).serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Option::<One>::deserialize(from)?.map(|one| one.0.into()))
+    }
+}
+
 /// Lists of system strings.
 mod os_strings {
     use std::ffi::OsString;
@@ -433,7 +465,8 @@ mod tests {
     fn bytes_that_are_no_text_survive_the_journey() {
         let odd = OsString::from_vec(vec![b'a', 0xff, b'z']);
         let mut spec = spec().arg(odd.clone());
-        spec.env.set.push(("K".into(), odd));
+        spec.env.set.push(("K".into(), odd.clone()));
+        spec.cwd = Some(odd.into());
         let json = serde_json::to_vec(&spec).unwrap();
         assert_eq!(serde_json::from_slice::<Spec>(&json).unwrap(), spec);
     }

@@ -25,8 +25,9 @@
 //! admission without a fact, over the room, while leaving, or for another's claim; nothing, not
 //! all, not the leaving, or in the wrong order undone. In the hands: told though not stored; a late
 //! keeper not refused; orphans, the lost or the silent called dead; an unreadable record taken for
-//! none; nobody adopted; a stop dropped. What no truth here contradicts, for want of a clock, is in
-//! `model.rs`: which of two graces is kept.
+//! none; nobody adopted; a stop dropped. Only `model.rs` sees which of two graces is kept (there is
+//! no clock here), limits that do not bind, runs that are found, and a second admission of one that
+//! lives, which the store's key stops here.
 
 mod seeded;
 
@@ -1060,13 +1061,22 @@ impl World {
         true
     }
 
-    /// Nothing has changed, and nobody is told but those who told it.
+    /// Nothing has changed, and nobody is told but those who told it. What is asked to stop is.
     fn not_stored(&mut self, decided: Vec<Decided>, befores: Vec<Before>, alone: bool) {
         self.story.push(Happened::NotStored);
         let state = &mut self.daemon().state;
         befores.into_iter().rev().for_each(|before| state.undo(before));
-        for Decided { input, .. } in decided {
-            if alone {
+        for Decided { input, effects, .. } in decided {
+            let asked = matches!(
+                input.event,
+                Event::StopRequested { .. } | Event::ShutdownRequested { .. }
+            );
+            let stops = effects.iter().all(|effect| matches!(effect, Effect::Stop { .. }));
+            if alone && asked && stops && !effects.is_empty() {
+                // No space is no reason not to stop; but that it will end is not promised.
+                effects.iter().for_each(|effect| self.perform(effect));
+                self.reply(&input, Outcome::Done);
+            } else if alone {
                 self.reply(&input, Outcome::NotStored);
             } else {
                 self.daemon().alone.push_back(input);

@@ -119,8 +119,9 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
             None => break,
         }
     }
+    let missed = how.begun_here && !viewer.has_shown();
     drop(viewer);
-    conclude(client, run, how)
+    conclude(client, run, how, missed)
 }
 
 /// Whoever told the daemon to leave meant it: the next one is waited for, as an update brings one,
@@ -173,17 +174,20 @@ fn already_over(
     how: &How,
     failure: Failure,
 ) -> Result<u8, Failure> {
-    let Some(run) = until_over(client, &run.id, Some(OVER_BOUND))? else { return Err(failure) };
-    if how.begun_here {
+    match until_over(client, &run.id, Some(OVER_BOUND))? {
+        Some(run) => conclude(client, &run, how, how.begun_here),
+        None => Err(failure),
+    }
+}
+
+/// Says how it ended, and gives the code for it. What it wrote comes first if that was missed: a
+/// run may be over before anybody can be attached to it.
+fn conclude(client: &Client, run: &wire::Run, how: &How, missed: bool) -> Result<u8, Failure> {
+    let Some(run) = until_over(client, &run.id, None)? else { return Ok(RUN_FAILED) };
+    if missed {
         let followers = follow(client, &run, Until::NoMore, Out { json: false });
         followers.into_iter().try_for_each(Follower::join)?;
     }
-    conclude(client, &run, how)
-}
-
-/// Says how it ended, and gives the code for it.
-fn conclude(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
-    let Some(run) = until_over(client, &run.id, None)? else { return Ok(RUN_FAILED) };
     let by_itself = run.end.as_ref().is_some_and(|end| end.cause == wire::Cause::Exit);
     if let Some(text) = render::ending(&run).filter(|_| !(how.begun_here && by_itself)) {
         say(&format!("kennel: run {} {text}", run.id));

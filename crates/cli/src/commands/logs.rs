@@ -227,19 +227,20 @@ impl Cast {
             self.broken = true;
         }
         self.partial.extend_from_slice(bytes);
+        let whole = self.partial.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
         let mut shown = Vec::new();
-        while let Some(end) = self.partial.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
+        for line in self.partial[..whole].split_inclusive(|b| *b == b'\n') {
             if std::mem::take(&mut self.broken) {
                 continue;
             }
             // The first line is a heading, and later kinds of lines are not output.
-            if let Ok((_, kind, data)) = serde_json::from_slice::<(f64, String, String)>(&line)
+            if let Ok((_, kind, data)) = serde_json::from_slice::<(f64, String, String)>(line)
                 && kind == "o"
             {
                 shown.extend_from_slice(data.as_bytes());
             }
         }
+        self.partial.drain(..whole);
         shown
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct KillArgs {
         value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
     /// With all its descendants.
-    #[arg(long, requires = "pid")]
+    #[arg(long, requires = "pid", conflicts_with = "names")]
     tree: bool,
 }
 
@@ -63,10 +63,14 @@ fn end(
     client: &Client,
     out: &Out,
 ) -> Result<u8, Failure> {
-    let mut asked = Vec::new();
+    let (mut asked, mut failed) = (Vec::new(), None);
     for name in names {
         let path = format!("/v1/runs/{}/{how}", segment(name));
-        asked.push(client.post::<wire::Run>(&path, request)?);
+        // One that cannot be asked must not keep the others alive.
+        match client.post::<wire::Run>(&path, request) {
+            Ok(run) => asked.push(run),
+            Err(e) => failed = failed.or(Some(e)),
+        }
     }
     let mut code = 0;
     for run in asked {
@@ -82,7 +86,7 @@ fn end(
         };
         out.answer(&run, text)?;
     }
-    Ok(code)
+    failed.map_or(Ok(code), Err)
 }
 
 #[derive(Serialize)]

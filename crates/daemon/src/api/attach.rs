@@ -15,6 +15,7 @@ use kennel_process::{
     Connection, ConnectionError, Event as Told, Stream, TerminalSize, Told as Heard,
 };
 use serde::Deserialize;
+use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
@@ -80,13 +81,10 @@ pub(super) async fn attach(
         open.await.map_err(|_| ApiError::leaving())?.map_err(|e: ConnectionError| refused(&e))?;
     let writer = if query.read_only { None } else { app.writers.take(&run.id) };
     let session = Session { input: Some(input), writer, pty: run.request.terminal };
-    let mut leaving = app.leaving.clone();
+    let leaving = app.leaving.clone();
     Ok(upgrade.max_message_size(MAX_MESSAGE_BYTES).on_upgrade(async move |socket| {
-        tokio::select! {
-            // Whoever leaves first ends it; nobody is left to be told of an error.
-            _ = session.serve(socket, output) => {}
-            _ = leaving.wait_for(|leaving| *leaving) => {}
-        }
+        // Whoever leaves first ends it; nobody is left to be told of an error.
+        drop(session.serve(socket, output, leaving).await);
     }))
 }
 
@@ -102,7 +100,12 @@ struct Session {
 struct Left;
 
 impl Session {
-    async fn serve(mut self, mut socket: WebSocket, output: Connection) -> Result<(), Left> {
+    async fn serve(
+        mut self,
+        mut socket: WebSocket,
+        output: Connection,
+        mut leaving: watch::Receiver<bool>,
+    ) -> Result<(), Left> {
         let attached =
             wire::AttachMessage::Attached { writer: self.writer.is_some(), pty: self.pty };
         say(&mut socket, &attached).await?;
@@ -123,6 +126,10 @@ impl Session {
                     Some(Ok(message)) => self.take(&mut socket, message).await?,
                     Some(Err(_)) | None => return Ok(()),
                 },
+                // Told, so that a client does not start the daemon again that was told to leave.
+                () = async { drop(leaving.wait_for(|leaving| *leaving).await) } => {
+                    return close(socket, close_code::AWAY, "the daemon leaves").await;
+                }
             }
         }
     }
@@ -204,7 +211,12 @@ async fn pass_on(socket: &mut WebSocket, told: Heard) -> Result<Over, Left> {
         }
         Heard::Event(Told::Ended(_)) => return Ok(Over::Yes),
         Heard::Event(
-            Told::Stopping(_) | Told::Exited(_) | Told::Stuck { .. } | Told::Outside { .. },
+            Told::Stopping(_)
+            | Told::Warned(_)
+            | Told::Usage(_)
+            | Told::Exited(_)
+            | Told::Stuck { .. }
+            | Told::Outside { .. },
         ) => {}
     }
     Ok(Over::No)
@@ -222,6 +234,10 @@ async fn say(socket: &mut WebSocket, message: &wire::AttachMessage) -> Result<()
 
 async fn end(mut socket: WebSocket) -> Result<(), Left> {
     say(&mut socket, &wire::AttachMessage::Ended).await?;
-    let frame = CloseFrame { code: close_code::NORMAL, reason: "the run is over".into() };
+    close(socket, close_code::NORMAL, "the run is over").await
+}
+
+async fn close(mut socket: WebSocket, code: u16, reason: &'static str) -> Result<(), Left> {
+    let frame = CloseFrame { code, reason: reason.into() };
     socket.send(Message::Close(Some(frame))).await.map_err(|_| Left)
 }

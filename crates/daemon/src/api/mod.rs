@@ -163,6 +163,10 @@ fn ambiguous(name: &str, candidates: &[String]) -> ApiError {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, ApiError> {
+    // A list would be taken for the fields in their order.
+    if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(ApiError::bad_request("failed to read the request: it is not an object"));
+    }
     serde_json::from_slice(body)
         .map_err(|e| ApiError::bad_request(format!("failed to read the request: {e}")))
 }

@@ -30,6 +30,8 @@ use crate::time::Time;
 const START_BOUND: Duration = Duration::from_secs(60);
 /// The longest name of a slot.
 const MAX_SLOT_BYTES: usize = 128;
+/// The kernel takes so many pages as one argument or variable, its closing zero included.
+const MAX_ARGUMENT_PAGES: usize = 32;
 /// Letters of an id: 32 of them, none that reads like another.
 const ID_LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
 /// Letters in an id: 50 bits, so that ids made at random do not meet.
@@ -226,7 +228,26 @@ fn spec(run: RunId, request: wire::RunRequest) -> Result<Spec, ApiError> {
     spec.on_exit = on_exit(request.on_exit);
     spec.grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
     spec.check().map_err(|e| ApiError::bad_request(e.to_string()))?;
+    check_lengths(&spec)?;
     Ok(spec)
+}
+
+/// Refuses what no kernel takes as one argument or variable, before anything is kept of it.
+fn check_lengths(spec: &Spec) -> Result<(), ApiError> {
+    let most = rustix::param::page_size() * MAX_ARGUMENT_PAGES - 1;
+    let arguments = std::iter::once(&spec.program).chain(&spec.args);
+    let arguments = arguments.enumerate().map(|(n, arg)| (format!("argument {n}"), arg.len()));
+    let variables = spec.env.set.iter().map(|(name, value)| {
+        (format!("variable {}", name.display()), name.len() + 1 + value.len())
+    });
+    match arguments.chain(variables).find(|(_, length)| *length > most) {
+        None => Ok(()),
+        Some((what, length)) => {
+            let message = format!("{what} is too long: it has {length} bytes and may have {most}");
+            Err(ApiError::bad_request(message)
+                .hint("that is the kernel's own bound: put it into a file and name that"))
+        }
+    }
 }
 
 /// Before the run is admitted: an intent whose directory is missing could not be told from one

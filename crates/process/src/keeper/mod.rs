@@ -34,6 +34,7 @@ use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Req
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Identity, Process};
+use crate::meter::{MakeMeter, Metered};
 use crate::passing;
 use crate::proof::Proof;
 use crate::record::{
@@ -78,6 +79,12 @@ const OOM_SCORE: i32 = -900;
 /// ```
 #[must_use]
 pub fn enter() -> Option<ExitCode> {
+    enter_with(|_| None)
+}
+
+/// Like [`enter`], for a program whose runs may have a meter.
+#[must_use]
+pub fn enter_with(make_meter: MakeMeter) -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next().as_deref() != Some(OsStr::new(KEEPER_ARG)) {
         return None;
@@ -88,9 +95,10 @@ pub fn enter() -> Option<ExitCode> {
         return None;
     }
     let kept = match dir {
-        None => nursery::serve(),
-        Some(dir) => leave_surroundings()
-            .and_then(|socket| become_keeper(&RunDir::new(&dir), UnixStream::from(socket))),
+        None => nursery::serve(make_meter),
+        Some(dir) => leave_surroundings().and_then(|socket| {
+            become_keeper(&RunDir::new(&dir), UnixStream::from(socket), make_meter)
+        }),
     };
     Some(match kept {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,7 +121,7 @@ fn leave_surroundings() -> io::Result<OwnedFd> {
     take_stdin()
 }
 
-fn become_keeper(dir: &RunDir, mut starter: UnixStream) -> io::Result<()> {
+fn become_keeper(dir: &RunDir, mut starter: UnixStream, make_meter: MakeMeter) -> io::Result<()> {
     sys::set_name(c"kennel-keeper");
     let signals = SignalFd::block_all()?;
     failpoint("start.entered")?;
@@ -123,11 +131,14 @@ fn become_keeper(dir: &RunDir, mut starter: UnixStream) -> io::Result<()> {
         sys::lower_descriptor_limit(descriptors)?;
     }
     match start(dir, &spec, signals) {
-        Ok((kept, leader)) => {
+        Ok((mut kept, leader)) => {
             failpoint("start.opened")?;
             tell_started(&starter, id, &kept, &leader);
             drop(leader);
             failpoint("start.told")?;
+            // After the start: a meter that cannot be made must not keep an agent waiting. What it
+            // missed is in the files.
+            kept.metered = begin_meter(dir, &spec, make_meter);
             drop(spec);
             sys::give_back_memory();
             run_loop::keep(kept, starter)
@@ -137,6 +148,13 @@ fn become_keeper(dir: &RunDir, mut starter: UnixStream) -> io::Result<()> {
             starter.write_all(&json_frame(&reply))
         }
     }
+}
+
+/// Puts a meter to work, if the run is to have one.
+fn begin_meter(dir: &RunDir, spec: &Spec, make_meter: MakeMeter) -> Option<Metered> {
+    let made = std::panic::catch_unwind(|| make_meter(spec)).unwrap_or(None);
+    let begun = made.map(|meter| Metered::begin(dir.path(), meter));
+    begun.and_then(Result::ok)
 }
 
 /// Takes the starter's socket out of descriptor 0, which becomes `/dev/null` like 1 and 2.
@@ -179,6 +197,7 @@ pub(crate) struct Kept {
     pub(crate) streams: Streams,
     pub(crate) listener: clients::Listener,
     pub(crate) signals: SignalFd,
+    pub(crate) metered: Option<Metered>,
     /// When the leader was given its number.
     pub(crate) forked_at: Duration,
     /// Last, and so let go last: a free lock means that nothing of the keeper is left.
@@ -247,6 +266,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         streams,
         listener: prepared.listener,
         signals,
+        metered: None,
         forked_at,
         _lock: prepared.lock,
     };
@@ -486,6 +506,7 @@ fn never_started(undo: Undo, mut record: Record, failed: StartFailure) -> StartF
         status: ExitStatus::Unknown(UnknownStatus::NeverStarted),
         verdict: Verdict::Dead(Proof::never_started()),
         output: crate::OutputTotals::default(),
+        usage: None,
         start_error: Some(failed.clone()),
         at_ms: unix_ms(),
     };

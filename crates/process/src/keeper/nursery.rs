@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use super::{KEEPER_ARG, START_REQUEST_ID, become_keeper, failure, leave_surroundings};
 use crate::control::{Answer, Reply, json_frame};
+use crate::meter::MakeMeter;
 use crate::passing;
 use crate::record::{RunDir, StartStage};
 use crate::sys::{self, fork};
@@ -64,7 +65,7 @@ impl Nursery {
 
 /// Forks a keeper for each message until the starter has closed the channel. Returns in the nursery
 /// then, and in each keeper when its run is over.
-pub(super) fn serve() -> io::Result<()> {
+pub(super) fn serve(make_meter: MakeMeter) -> io::Result<()> {
     let channel = leave_surroundings()?;
     sys::set_name(c"kennel-nursery");
     sys::signals::ignore_children()?;
@@ -84,7 +85,7 @@ pub(super) fn serve() -> io::Result<()> {
                 // Ours alone to hear on: with a copy in each keeper, nobody would see it close.
                 drop(channel);
                 rustix::process::setsid()?;
-                return become_keeper(&dir, starter);
+                return become_keeper(&dir, starter, make_meter);
             }
             Err(e) => refuse(starter, &dir, &e),
         }

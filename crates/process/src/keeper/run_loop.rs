@@ -32,8 +32,10 @@ use crate::control::{
 use crate::exit::ExitStatus;
 use crate::failpoint::failpoint;
 use crate::ladder::{Ladder, Requested, Rung, Seen};
+use crate::limits::{Doings, Judge, Judgement};
+use crate::meter::{Metered, Word};
 use crate::proof::{Proof, Survivor};
-use crate::record::{Cause, End, Fact, Verdict, unix_ms};
+use crate::record::{Cause, End, Fact, LimitReached, Verdict, unix_ms};
 use crate::spec::{MAX_GRACE, TerminalSize};
 use crate::sys;
 use crate::{OutputTotals, Signal};
@@ -48,6 +50,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(10);
 /// The longest name of a limit: it goes into the record.
 const MAX_LIMIT_KIND_BYTES: usize = 64;
+/// How long the meter may take to read the last of a run that is over.
+const METER_BOUND: Duration = Duration::from_secs(2);
 /// The most lines about its own trouble that one keeper writes.
 const MAX_COMPLAINTS: u32 = 100;
 
@@ -76,6 +80,9 @@ pub(super) fn first_status(kept: &Kept) -> Status {
         output: OutputTotals::default(),
         silent_ms: 0,
         end: None,
+        warned: Vec::new(),
+        usage: None,
+        meter_trouble: None,
     }
 }
 
@@ -96,6 +103,9 @@ struct Keeper {
     complaints: u32,
     /// No connection is taken before this time.
     accept_after: Option<Duration>,
+    judge: Judge,
+    warned: Vec<LimitReached>,
+    meter_trouble: Option<String>,
 }
 
 /// How far the end has come.
@@ -129,6 +139,7 @@ enum Token {
     Signals,
     Leader,
     Cgroup,
+    Meter,
     Listener,
     Stream(Ready),
     Client(usize),
@@ -138,6 +149,7 @@ impl Keeper {
     fn new(kept: Kept) -> Self {
         Self {
             ladder: Ladder::new(kept.spec.on_exit),
+            judge: Judge::new(kept.spec.limits.clone(), kept.forked_at),
             kept,
             clients: Vec::new(),
             cause: None,
@@ -150,10 +162,15 @@ impl Keeper {
             ending: Ending::NotYet,
             complaints: 0,
             accept_after: None,
+            warned: Vec::new(),
+            meter_trouble: None,
         }
     }
 
     fn run(&mut self) {
+        if self.kept.spec.meter.is_some() && self.kept.metered.is_none() {
+            self.meter_failed("it could not be started".to_owned());
+        }
         loop {
             let until = self.climb();
             if self.may_leave() {
@@ -172,6 +189,7 @@ impl Keeper {
             }
             self.clients.retain(|c| !c.is_broken());
             let now = sys::boottime();
+            self.judge(now);
             self.kept.streams.idle(now);
             self.accept_after = self.accept_after.filter(|after| *after > now);
         }
@@ -196,7 +214,8 @@ impl Keeper {
             match self.ladder.next(now, seen) {
                 Rung::Wait(until) => {
                     let reap = self.kept.cohort.reap_due(now).filter(|_| seen.leader_ended);
-                    return [until, reap, self.retry.at].into_iter().flatten().min();
+                    let limit = self.limit_due();
+                    return [until, reap, limit, self.retry.at].into_iter().flatten().min();
                 }
                 Rung::Ask => {
                     self.phases.asked = Some(now);
@@ -292,6 +311,7 @@ impl Keeper {
         let clients = &mut self.clients;
         let complete = self.kept.streams.drain(&mut |piece| pass_on(clients, &piece));
         let end = End {
+            usage: self.last_usage(),
             cause: self.cause.clone().unwrap_or(Cause::Exit),
             status,
             verdict: Verdict::Dead(proof),
@@ -353,6 +373,90 @@ impl Keeper {
         self.survivors = (survivors.clone(), count);
         self.add_fact(Fact::Stuck { survivors: survivors.clone(), count, at_ms: unix_ms() });
         self.tell(&Event::Stuck { survivors, count });
+    }
+
+    // Limits.
+
+    /// When the limits want to be looked at again: not once a stop is under way.
+    fn limit_due(&self) -> Option<Duration> {
+        let judged = matches!(self.ending, Ending::NotYet) && !self.ladder.is_stopping();
+        judged.then(|| self.judge.due(self.doings())).flatten()
+    }
+
+    fn doings(&self) -> Doings {
+        let totals = self.kept.streams.totals();
+        let (active_at, excused) =
+            self.kept.metered.as_ref().map_or((Duration::ZERO, false), Metered::doings);
+        Doings {
+            active_at: active_at.max(self.kept.streams.last_output()),
+            written: totals.stdout.written + totals.stderr.written,
+            excused,
+        }
+    }
+
+    /// Holds the run to its limits. The first that is reached stops it; the others may be reached
+    /// by what the stop itself takes, and are not its cause.
+    fn judge(&mut self, now: Duration) {
+        if self.ladder.is_stopping() || !matches!(self.ending, Ending::NotYet) {
+            return;
+        }
+        let sample = match self.judge.wants_sample(now).then(|| self.kept.cohort.sample()) {
+            Some(Ok(sample)) => Some(sample),
+            Some(Err(e)) => {
+                self.complain("count the cohort", &e);
+                None
+            }
+            None => None,
+        };
+        for judgement in self.judge.judge(now, self.doings(), sample) {
+            match judgement {
+                Judgement::Warn(limit) => self.warn(limit),
+                Judgement::Stop(limit) => return self.stop_at(limit),
+            }
+        }
+    }
+
+    fn warn(&mut self, limit: LimitReached) {
+        if self.warned.iter().all(|known| known.kind != limit.kind) {
+            self.warned.push(limit.clone());
+            self.tell(&Event::Warned(limit));
+        }
+    }
+
+    fn stop_at(&mut self, limit: LimitReached) {
+        let grace = self.kept.spec.grace;
+        let _ = self.stop(Cause::Limit(limit), grace);
+    }
+
+    /// What the meter said.
+    fn heed_meter(&mut self) {
+        let Some(metered) = &self.kept.metered else { return };
+        let words = metered.take_words();
+        if let Some(usage) = metered.usage() {
+            self.tell(&Event::Usage(usage));
+        }
+        for word in words {
+            match word {
+                Word::Warn(limit) => self.warn(limit),
+                Word::Stop(limit) => self.stop_at(limit),
+                Word::Failed(why) => self.meter_failed(why),
+            }
+        }
+    }
+
+    /// What was to be counted is not counted any more, and somebody has to know.
+    fn meter_failed(&mut self, why: String) {
+        self.complain("go on counting", &io::Error::other(why.as_str()));
+        self.meter_trouble = Some(why);
+        self.warn(LimitReached { kind: "meter".to_owned(), used: 0.0, max: 0.0 });
+    }
+
+    /// The account of a run that is over: nothing it wrote is missing from it, unless the meter
+    /// does not come to its end.
+    fn last_usage(&mut self) -> Option<String> {
+        let metered = self.kept.metered.as_ref()?;
+        metered.settle(METER_BOUND);
+        metered.usage()
     }
 
     fn stop(&mut self, cause: Cause, grace: Duration) -> Result<Reply, Refusal> {
@@ -441,6 +545,9 @@ impl Keeper {
         if let (Some(_), Some(events)) = (self.exit, self.cgroup_events()) {
             add(Token::Cgroup, events, PollFlags::PRI);
         }
+        if let Some(metered) = &self.kept.metered {
+            add(Token::Meter, metered.bell(), PollFlags::IN);
+        }
         if self.accept_after.is_none() {
             add(Token::Listener, self.kept.listener.as_fd(), PollFlags::IN);
         }
@@ -481,6 +588,7 @@ impl Keeper {
             Token::Signals => self.signals(),
             // The next look at the cohort finds out what these mean.
             Token::Leader | Token::Cgroup => {}
+            Token::Meter => self.heed_meter(),
             Token::Listener => match self.kept.listener.accept() {
                 Ok(Some(stream)) => clients::admit(&mut self.clients, stream),
                 Ok(None) => {}
@@ -493,6 +601,9 @@ impl Keeper {
             Token::Stream(ready) => {
                 let clients = &mut self.clients;
                 self.kept.streams.handle(ready, &mut |piece| pass_on(clients, &piece));
+                if let Some(metered) = &self.kept.metered {
+                    metered.there_is_more();
+                }
             }
             Token::Client(n) => {
                 if flags.contains(PollFlags::OUT) {
@@ -648,6 +759,9 @@ impl Keeper {
             output: self.kept.streams.totals(),
             silent_ms: silent.as_millis() as u64,
             end,
+            warned: self.warned.clone(),
+            usage: self.kept.metered.as_ref().and_then(Metered::usage),
+            meter_trouble: self.meter_trouble.clone(),
         }
     }
 

@@ -101,6 +101,24 @@ pub(crate) fn status(pid: Pid) -> io::Result<Status> {
     Ok(Status { uid: field("Uid:"), tracer: field("TracerPid:").filter(|t| *t != 0) })
 }
 
+/// Processor time a process has used, with that of children it collected, and the memory that is
+/// its own: what is shared with files and other processes is not counted.
+pub(crate) fn usage(pid: Pid) -> io::Result<(std::time::Duration, u64)> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed stat");
+    let stat = read(&format!("/proc/{}/stat", pid.get()))?;
+    let after = stat.iter().rposition(|b| *b == b')').ok_or_else(malformed)?;
+    let text = std::str::from_utf8(&stat[after + 1..]).map_err(|_| malformed())?;
+    // Fields 14 to 17 of the manual page; field 3 is the first after the name.
+    let ticks: u64 =
+        text.split_ascii_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
+    let per_second = rustix::param::clock_ticks_per_second();
+    let cpu = std::time::Duration::from_millis(ticks * 1000 / per_second.max(1));
+    let statm = read_to_string(&format!("/proc/{}/statm", pid.get()))?;
+    let mut pages = statm.split_ascii_whitespace().skip(1).filter_map(|f| f.parse::<u64>().ok());
+    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    Ok((cpu, resident.saturating_sub(shared) * rustix::param::page_size() as u64))
+}
+
 /// Where in the kernel a process sleeps, if the kernel tells.
 pub(crate) fn wait_channel(pid: Pid) -> Option<String> {
     let text = read_to_string(&format!("/proc/{}/wchan", pid.get())).ok()?;

@@ -1,0 +1,97 @@
+//! Limits that any program can be held to, kept by the keeper alone.
+
+use std::time::Duration;
+
+use kennel_process::{Cause, End, Event, Limits, Spec, Told};
+use kennel_tests::{PATIENCE, Scratch, containments, end_of, proof_of};
+
+fn limited(scratch: &Scratch, agent: &str, args: &[&str], limits: Limits) -> Spec {
+    let mut spec = scratch.spec("run", agent, args);
+    spec.limits = limits;
+    spec.grace = Duration::from_millis(50);
+    spec
+}
+
+/// Runs an agent to its end in every containment, and gives each end to a check.
+fn ends(name: &str, agent: &str, args: &[&str], limits: &Limits, check: impl Fn(&End)) {
+    for containment in containments() {
+        let mut scratch = Scratch::new(name);
+        let mut spec = limited(&scratch, agent, args, limits.clone());
+        spec.containment = containment;
+        scratch.add_bystanders(&spec);
+        let mut run = scratch.start("run", &spec);
+        let end = end_of(&mut run);
+        let _ = proof_of(&end);
+        check(&end);
+        scratch.check_gone("run");
+    }
+}
+
+fn stopped_by<'a>(end: &'a End, kind: &str) -> &'a kennel_process::LimitReached {
+    match &end.cause {
+        Cause::Limit(limit) if limit.kind == kind && limit.used >= limit.max => limit,
+        other => panic!("not stopped by {kind}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_run_has_so_much_time_and_no_more() {
+    let limits = Limits { wall: Some(Duration::from_millis(300)), ..Limits::default() };
+    ends("wall", "ignore_term", &[], &limits, |end| {
+        let limit = stopped_by(end, "wall");
+        assert!((limit.max - 0.3).abs() < 1e-9, "{limit:?}");
+    });
+}
+
+#[test]
+fn who_does_nothing_is_idle_and_who_computes_or_writes_is_not() {
+    let idle = Limits { idle: Some(Duration::from_millis(400)), ..Limits::default() };
+    ends("idle", "ignore_term", &[], &idle, |end| _ = stopped_by(end, "idle"));
+    // Both would be stopped sooner if they were taken for idle.
+    let both = Limits { wall: Some(Duration::from_millis(1500)), ..idle };
+    ends("busy", "busy", &[], &both, |end| _ = stopped_by(end, "wall"));
+    ends("writes", "chatty", &["/dev/null", "1000", "50000", "0"], &both, |end| _ = stopped_by(end, "wall"));
+}
+
+#[test]
+fn a_run_may_write_so_much_and_no_more() {
+    let limits = Limits { output: Some(1 << 20), ..Limits::default() };
+    ends("output", "bench_flood", &["1000"], &limits, |end| {
+        let limit = stopped_by(end, "output");
+        assert!(limit.used < 512e6, "stopped soon after: {limit:?}");
+    });
+}
+
+#[test]
+fn a_cohort_has_so_much_memory_and_so_many_processes_and_no_more() {
+    let memory = Limits { memory: Some(64 << 20), ..Limits::default() };
+    ends("memory", "eats", &["4000"], &memory, |end| {
+        let limit = stopped_by(end, "memory");
+        assert!(limit.used < 2e9, "stopped soon after: {limit:?}");
+    });
+    let pids = Limits { pids: Some(20), ..Limits::default() };
+    ends("pids", "bench_many", &["60"], &pids, |end| _ = stopped_by(end, "pids"));
+}
+
+#[test]
+fn somebody_is_warned_once_before_a_limit_is_reached() {
+    let scratch = Scratch::new("warned");
+    let limits = Limits { wall: Some(Duration::from_millis(500)), ..Limits::default() };
+    let spec = limited(&scratch, "ignore_term", &[], limits);
+    let mut run = scratch.start("run", &spec);
+    let _ = run.connection.watch().expect("it is watched");
+    let (mut warnings, mut ended) = (0, false);
+    while !ended {
+        match run.connection.next(PATIENCE).expect("it goes on") {
+            Some(Told::Event(Event::Warned(limit))) => {
+                assert_eq!(limit.kind, "wall");
+                assert!(limit.used < limit.max, "{limit:?}");
+                warnings += 1;
+            }
+            Some(Told::Event(Event::Ended(_))) => ended = true,
+            Some(_) => {}
+            None => panic!("nothing is told"),
+        }
+    }
+    assert_eq!(warnings, 1);
+}
