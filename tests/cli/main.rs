@@ -12,6 +12,7 @@ mod faults;
 mod foreground;
 mod generated;
 mod home;
+mod limits;
 mod names;
 mod openapi;
 mod records;

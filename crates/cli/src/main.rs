@@ -25,7 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, list, logs, run, send, service, show, stop, wait,
+    attach, daemon, doctor, generate, limits, list, logs, run, send, service, show, stop, wait,
 };
 use error::Failure;
 use output::Out;
@@ -47,6 +47,7 @@ enum Command {
     Ps(list::PsArgs),
     Show(show::ShowArgs),
     Logs(logs::LogsArgs),
+    Limits(limits::LimitsArgs),
     Attach(attach::AttachArgs),
     Send(send::SendArgs),
     Wait(wait::WaitArgs),
@@ -83,6 +84,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Ps(args) => list::ps(&args, &client()?, out),
         Command::Show(args) => show::show(&args, &client()?, out),
         Command::Logs(args) => logs::logs(&args, &client()?, out),
+        Command::Limits(args) => limits::limits(&args, &client()?, out),
         Command::Attach(args) => attach::attach(args, &client()?),
         Command::Send(args) => send::send(&args, &client()?),
         Command::Wait(args) => wait::wait(&args, &client()?, out),

@@ -27,6 +27,8 @@ fn facts(n: usize) -> [Entry; FACTS_PER_RUN] {
         cwd: Text("/srv/project".into()),
         terminal: false,
         stdin: false,
+        limits: Default::default(),
+        format: None,
         worktree: None,
         boot: "3e0c3a52-3c5c-4f0e-8f63-6e3b8d7d5c11".to_owned(),
         grace_ms: 10_000,

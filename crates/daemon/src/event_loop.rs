@@ -187,7 +187,13 @@ impl EventLoop {
 
     /// Says why nothing came of an event; of a stop that somebody asked for, that it is under way.
     fn refuse(&self, refused: Vec<Refused>, error: &Arc<StoreError>) {
-        for (mut input, effects) in refused {
+        for (mut input, mut effects) in refused {
+            // The store could not be told either that it has started.
+            if let Event::StopRequested { run, stop } = &input.event
+                && self.live.get(run.as_str()).is_some_and(|run| run.state == Standing::Running)
+            {
+                effects = vec![Effect::Stop { run: run.clone(), stop: *stop }];
+            }
             let asked = matches!(
                 input.event,
                 Event::StopRequested { .. } | Event::ShutdownRequested { .. }

@@ -97,6 +97,8 @@ impl Finder {
             cwd: Text("/".into()),
             terminal: false,
             stdin: false,
+            limits: Default::default(),
+            format: None,
             worktree: None,
             grace_ms: kennel_process::DEFAULT_GRACE.as_millis() as u64,
             on_exit: OnExit::Sweep,

@@ -1,8 +1,8 @@
 //! What is kept of every run that is not dead, in memory, and whom to wake when it changes.
 //!
 //! Owns: a copy of what the store has, changed by the event loop, right after each commit. Ahead of
-//! the store in one thing: an ending that the run's own record has, or its directory proves, while
-//! the store cannot take it. Questions about the dead go to the store.
+//! the store in one thing: a start or an ending that the run's own record has, or its directory
+//! proves, while the store cannot take it. Questions about the dead go to the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,12 +65,12 @@ impl Live {
         }
     }
 
-    /// Shows a death that is certain without the store, which cannot take it for want of space. The
-    /// slot stays taken until it can; the next daemon would find the same.
-    pub(crate) fn foretell(&self, id: &str, ended: &Detail) {
+    /// Shows a start or a death that is certain without the store, which cannot take it for want of
+    /// space. The slot stays taken until it can; the next daemon would find the same.
+    pub(crate) fn foretell(&self, id: &str, state: Standing, detail: &Detail) {
         if let Some(known) = self.locked().get(id) {
-            let dead = known.borrow().after(Standing::Dead, ended);
-            known.send_replace(dead);
+            let run = known.borrow().after(state, detail);
+            known.send_replace(run);
         }
     }
 

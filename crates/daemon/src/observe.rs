@@ -14,7 +14,7 @@
 //! Owns: the only place where a proof becomes a death. Never infers one from a closed connection,
 //! a missing file or a time-out. An ending is acknowledged to its keeper after it is durable here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,6 +34,7 @@ use crate::home::Home;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::store::format::{Detail, Ended, Stuck};
+use crate::store::kept::Standing;
 use crate::time::Time;
 
 /// Starts under way at once: more would only make all of them slower.
@@ -49,6 +50,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause before the store is offered a fact again: space may be back any moment.
 const LONGEST_STORE_PAUSE: Duration = Duration::from_secs(2);
+/// Pause before what is owed to the store is offered again while its run goes on.
+const OWED_PAUSE: Duration = Duration::from_millis(500);
+/// Events of one run that may be owed: a keeper tells a handful in its life.
+const MAX_OWED: usize = 16;
 /// What a keeper may say in one go before others get their turn.
 const HEARD_AT_ONCE: usize = 64;
 
@@ -92,13 +97,15 @@ impl Observer {
             let Ok(started) = start.await else { return };
             started
         };
-        let (next, leader) = match started {
+        let mut attending = Attending { observer: self, run, leader: None, owed: VecDeque::new() };
+        let next = match started {
             Ok(started) => {
                 let detail = Detail::Started(Arc::new(started.started));
-                if self.tell(Event::Started(run.clone()), &detail).await.is_err() {
+                if attending.tell_started(detail).await.is_err() {
                     return;
                 }
-                (Next::Watch(started.connection), Some(started.leader))
+                attending.leader = Some(started.leader);
+                Next::Watch(started.connection)
             }
             Err(StartError::Failed(failure)) => {
                 let ended = Ended::NeverStarted {
@@ -117,15 +124,16 @@ impl Observer {
                 | StartError::Launch(_)),
             ) => return self.not_started(run, &e.to_string()).await,
             // Whether it runs is not known from here: its directory knows.
-            Err(StartError::KeeperDied | StartError::NoAnswer | _) => (Next::LookAgain, None),
+            Err(StartError::KeeperDied | StartError::NoAnswer | _) => Next::LookAgain,
         };
-        let _ = Attending { observer: self, run, leader }.attend(next).await;
+        let _ = attending.attend(next).await;
         self.forget_hurry(run);
     }
 
     /// Takes a run of an earlier daemon back, and stays with it.
     pub(crate) async fn adopt_and_watch(&self, run: &RunId) {
-        let _ = Attending { observer: self, run, leader: None }.attend(Next::LookAgain).await;
+        let mut attending = Attending { observer: self, run, leader: None, owed: VecDeque::new() };
+        let _ = attending.attend(Next::LookAgain).await;
         self.forget_hurry(run);
     }
 
@@ -173,20 +181,6 @@ impl Observer {
         self.hurries.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
-    /// Tells an event and does not wait for a store that cannot take it: it is told later, and what
-    /// follows comes first. Only for what an ending makes superfluous, so that order is no matter.
-    async fn tell_or_owe(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
-        match self.inbox.tell(event.clone(), detail.clone()).await {
-            Ok(_) => Ok(()),
-            Err(TellError::Leaving) => Err(Leaving),
-            Err(TellError::Store(_)) => {
-                let (observer, detail) = (self.clone(), detail.clone());
-                tokio::spawn(async move { drop(observer.tell(event, &detail).await) });
-                Ok(())
-            }
-        }
-    }
-
     /// Tells an event until the store has taken it.
     async fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
@@ -214,28 +208,24 @@ impl Observer {
     }
 
     async fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
-        let (event, detail) =
-            (Event::Ended { run: run.clone(), ending }, Detail::Ended(Arc::new(ended)));
+        let detail = Detail::Ended(Arc::new(ended));
+        let event = Event::Ended { run: run.clone(), ending };
         match self.inbox.tell(event.clone(), detail.clone()).await {
             Ok(_) => return Ok(()),
             Err(TellError::Leaving) => return Err(Leaving),
-            Err(TellError::Store(_)) => {}
-        }
-        match ending {
-            // Whoever waits for it must not wait for space.
-            Ending::Dead | Ending::NeverStarted => self.live.foretell(run.as_str(), &detail),
-            Ending::Lost => {}
+            Err(TellError::Store(_)) => self.foretell_end(run, ending, &detail),
         }
         self.tell(event, &detail).await
     }
 
-    /// The only place where a proof becomes a death.
-    async fn tell_recorded_end(&self, run: &RunId, end: Box<End>) -> Result<(), Leaving> {
-        let ending = match &end.verdict {
-            Verdict::Dead(_proof) => Ending::Dead,
-            Verdict::Lost(_) => Ending::Lost,
-        };
-        self.tell_end(run, ending, Ended::Recorded(end)).await
+    /// Whoever waits for an end must not wait for space.
+    fn foretell_end(&self, run: &RunId, ending: Ending, detail: &Detail) {
+        match ending {
+            Ending::Dead | Ending::NeverStarted => {
+                self.live.foretell(run.as_str(), Standing::Dead, detail);
+            }
+            Ending::Lost => {}
+        }
     }
 }
 
@@ -245,6 +235,9 @@ struct Attending<'a> {
     run: &'a RunId,
     /// The leader held open since the start: knows its status even if the keeper is killed.
     leader: Option<Process>,
+    /// What the store could not take yet, for want of space. Told in this order, so that the run is
+    /// attended to meanwhile.
+    owed: VecDeque<(Event, Detail)>,
 }
 
 impl Attending<'_> {
@@ -262,9 +255,62 @@ impl Attending<'_> {
         }
     }
 
+    /// Tells an event, or owes it to a store that cannot take it.
+    async fn tell(&mut self, event: Event, detail: Detail) -> Result<(), Leaving> {
+        if self.owed.len() == MAX_OWED {
+            self.settle().await?;
+        }
+        self.owed.push_back((event, detail));
+        self.pay().await
+    }
+
+    /// Tells what is owed, as far as the store takes it.
+    async fn pay(&mut self) -> Result<(), Leaving> {
+        while let Some((event, detail)) = self.owed.front() {
+            match self.observer.inbox.tell(event.clone(), detail.clone()).await {
+                Ok(_) => drop(self.owed.pop_front()),
+                Err(TellError::Leaving) => return Err(Leaving),
+                Err(TellError::Store(_)) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all that is owed, however long the store takes.
+    async fn settle(&mut self) -> Result<(), Leaving> {
+        while let Some((event, detail)) = self.owed.pop_front() {
+            self.observer.tell(event, &detail).await?;
+        }
+        Ok(())
+    }
+
+    /// Its record has the start: who asked for it need not wait for space either.
+    async fn tell_started(&mut self, detail: Detail) -> Result<(), Leaving> {
+        self.tell(Event::Started(self.run.clone()), detail.clone()).await?;
+        if !self.owed.is_empty() {
+            self.observer.live.foretell(self.run.as_str(), Standing::Running, &detail);
+        }
+        Ok(())
+    }
+
+    /// The only place where a proof becomes a death.
+    async fn tell_recorded_end(&mut self, end: Box<End>) -> Result<(), Leaving> {
+        let ending = match &end.verdict {
+            Verdict::Dead(_proof) => Ending::Dead,
+            Verdict::Lost(_) => Ending::Lost,
+        };
+        let ended = Ended::Recorded(end);
+        if !self.owed.is_empty() {
+            let detail = Detail::Ended(Arc::new(ended.clone()));
+            self.observer.foretell_end(self.run, ending, &detail);
+            self.settle().await?;
+        }
+        self.observer.tell_end(self.run, ending, ended).await
+    }
+
     /// Passes on what the keeper says. It answers at once or not at all, so that asking it is no
     /// wait; waiting for it to speak is the runtime's.
-    async fn watch(&self, mut keeper: Connection) -> Result<Next, Leaving> {
+    async fn watch(&mut self, mut keeper: Connection) -> Result<Next, Leaving> {
         let watched = tokio::task::spawn_blocking(move || {
             let status = keeper.watch_and_ack();
             (keeper, status)
@@ -279,7 +325,14 @@ impl Attending<'_> {
             return self.keep_end(keeper, Box::new(end)).await;
         }
         loop {
-            let Ok(heard) = keeper.heard().await else { return Ok(Next::LookAgain) };
+            let heard = tokio::select! {
+                heard = keeper.heard() => heard,
+                () = tokio::time::sleep(OWED_PAUSE), if !self.owed.is_empty() => {
+                    self.pay().await?;
+                    continue;
+                }
+            };
+            let Ok(heard) = heard else { return Ok(Next::LookAgain) };
             for told in heard {
                 match told {
                     Heard::Event(Told::Ended(end)) => return self.keep_end(keeper, end).await,
@@ -290,20 +343,18 @@ impl Attending<'_> {
         }
     }
 
-    async fn tell_exit(&self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
-        let event = Event::Exited(self.run.clone());
-        self.observer.tell_or_owe(event, &Detail::Exited(status)).await
+    async fn tell_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
+        self.tell(Event::Exited(self.run.clone()), Detail::Exited(status)).await
     }
 
-    async fn pass_on(&self, told: Told) -> Result<(), Leaving> {
-        let observer = self.observer;
+    async fn pass_on(&mut self, told: Told) -> Result<(), Leaving> {
         match told {
             Told::Stopping(_) => {
-                observer.tell_or_owe(Event::Stopping(self.run.clone()), &Detail::Nothing).await
+                self.tell(Event::Stopping(self.run.clone()), Detail::Nothing).await
             }
             Told::Exited(status) => self.tell_exit(status).await,
             Told::Stuck { survivors, count } => self.tell_survivors(survivors, count).await,
-            Told::Ended(end) => observer.tell_recorded_end(self.run, end).await,
+            Told::Ended(end) => self.tell_recorded_end(end).await,
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
             Told::Warned(_) | Told::Usage(_) => Ok(()),
@@ -311,8 +362,8 @@ impl Attending<'_> {
     }
 
     /// Durable here first; then its keeper may leave.
-    async fn keep_end(&self, keeper: Listening, end: Box<End>) -> Result<Next, Leaving> {
-        self.observer.tell_recorded_end(self.run, end).await?;
+    async fn keep_end(&mut self, keeper: Listening, end: Box<End>) -> Result<Next, Leaving> {
+        self.tell_recorded_end(end).await?;
         let mut keeper = keeper.into_connection();
         // A keeper that does not hear it leaves a little later.
         tokio::task::spawn_blocking(move || drop(keeper.ack()));
@@ -339,7 +390,7 @@ impl Attending<'_> {
                 return Ok(Next::Watch(connection));
             }
             Ok(Adopted::Ended(end)) => {
-                observer.tell_recorded_end(run, end).await?;
+                self.tell_recorded_end(end).await?;
                 return Ok(Next::Over);
             }
             Ok(Adopted::NeverStarted) => {
@@ -350,13 +401,14 @@ impl Attending<'_> {
             Ok(Adopted::Orphaned(orphan)) => return self.sweep(*orphan, pause).await,
             Ok(Adopted::Unreadable(e)) => match self.ended_by_reboot().filter(|_| missing) {
                 Some(end) => {
-                    observer.tell_recorded_end(run, Box::new(end)).await?;
+                    self.tell_recorded_end(Box::new(end)).await?;
                     return Ok(Next::Over);
                 }
                 None => e.to_string(),
             },
             Err(e) => e.to_string(),
         };
+        self.settle().await?;
         observer.tell_stuck(run, why, Vec::new(), 0).await?;
         rest(pause).await;
         Ok(Next::LookAgain)
@@ -370,7 +422,7 @@ impl Attending<'_> {
     }
 
     /// What a keeper says of a run that was believed in some other way so far.
-    async fn tell_status(&self, status: Status) -> Result<(), Leaving> {
+    async fn tell_status(&mut self, status: Status) -> Result<(), Leaving> {
         let (observer, run) = (self.observer, self.run);
         tracing::info!(%run, "adopted");
         observer.metrics.adopted();
@@ -380,25 +432,30 @@ impl Attending<'_> {
             }
             state @ (KeeperState::Running | KeeperState::Stopping | KeeperState::Ended) => {
                 let detail = Detail::Started(Arc::new(status.started));
-                observer.tell(Event::Started(run.clone()), &detail).await?;
+                self.tell_started(detail).await?;
                 if state == KeeperState::Stopping {
-                    observer.tell_or_owe(Event::Stopping(run.clone()), &Detail::Nothing).await?;
+                    self.tell(Event::Stopping(run.clone()), Detail::Nothing).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    async fn tell_survivors(&self, survivors: Vec<Survivor>, count: u64) -> Result<(), Leaving> {
+    async fn tell_survivors(
+        &mut self,
+        survivors: Vec<Survivor>,
+        count: u64,
+    ) -> Result<(), Leaving> {
         let reason = "processes are left that could not be ended".to_owned();
-        self.observer.tell_stuck(self.run, reason, survivors, count).await
+        let detail = Detail::Stuck(Arc::new(Stuck { reason, survivors, count }));
+        self.tell(Event::Stuck(self.run.clone()), detail).await
     }
 
     /// The keeper died: the run is stopped from here, by the same protocol.
     async fn sweep(&mut self, mut orphan: Orphan, pause: &mut Duration) -> Result<Next, Leaving> {
         let (observer, run) = (self.observer, self.run);
         tracing::warn!(%run, "its keeper died; what is left of the run is stopped from here");
-        observer.tell_or_owe(Event::Stopping(run.clone()), &Detail::Nothing).await?;
+        self.tell(Event::Stopping(run.clone()), Detail::Nothing).await?;
         if let Some(leader) = self.leader.take() {
             orphan.know_leader(leader);
         }
@@ -417,7 +474,7 @@ impl Attending<'_> {
             orphan = back;
             match swept {
                 Ok(Swept::Ended(end)) => {
-                    observer.tell_recorded_end(run, end).await?;
+                    self.tell_recorded_end(end).await?;
                     return Ok(Next::Over);
                 }
                 Ok(Swept::Stuck { survivors, count }) => {

@@ -11,8 +11,12 @@ use tokio::sync::watch;
 
 use crate::observe::Observer;
 
-/// How often a stop is offered to a keeper that does not answer.
+/// A keeper that has not taken a stop so often makes its run stuck.
 const STOP_TRIES: u32 = 3;
+/// Pause before a stop is offered again; doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Performs effects.
 #[derive(Clone, Debug)]
@@ -50,9 +54,12 @@ impl Performer {
     }
 }
 
+/// Offers a stop to the run's keeper until it is taken. The journal has it, so that whoever was told
+/// of it need not ask again; a keeper that was made to stand still may wake up any time.
 async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
     let dir = observer.home.run_dir(run.as_str());
-    for attempt in 1..=STOP_TRIES {
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1.. {
         let dir = dir.clone();
         let asked = tokio::task::spawn_blocking(move || {
             Connection::open(&dir).and_then(|mut keeper| match stop {
@@ -72,6 +79,11 @@ async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
             Ok(Err(_)) => return observer.hurry(&run, stop),
             // The daemon is leaving; the next one finds the stop in the journal.
             Err(_) => return,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if observer.live.get(run.as_str()).is_none() {
+            return;
         }
     }
 }

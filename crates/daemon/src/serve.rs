@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use kennel_supervisor::{Event, RunId, State};
+use kennel_supervisor::{Event, Phase, RunId, State};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -207,7 +207,11 @@ fn bind(home: &Home) -> io::Result<UnixListener> {
 /// Takes back every run that has no proof of death, each in a task of its own. The API answers
 /// meanwhile.
 fn adopt_all(state: &State, observer: &Observer) {
-    for (run, _) in state.runs() {
+    for (run, known) in state.runs() {
+        // If its keeper is gone, nobody but the journal knows how soon it is to end.
+        if let Phase::Starting { stop: Some(stop) } | Phase::Stopping { stop, .. } = known.phase {
+            observer.hurry(run, stop);
+        }
         let (run, observer): (RunId, Observer) = (run.clone(), observer.clone());
         tokio::spawn(async move { observer.adopt_and_watch(&run).await });
     }

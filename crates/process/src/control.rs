@@ -147,6 +147,9 @@ pub struct Status {
     pub silent_ms: u64,
     /// The end, once it is recorded.
     pub end: Option<End>,
+    /// Where each of its limits stands, those of its meter not among them.
+    #[serde(default)]
+    pub limits: Vec<LimitReached>,
     /// Limits that somebody was warned of, each once.
     #[serde(default)]
     pub warned: Vec<LimitReached>,

@@ -100,7 +100,8 @@ impl Judge {
             || self.limits.idle.is_some_and(|idle| since(idle_look(idle)))
     }
 
-    fn samples(&self) -> bool {
+    /// True if memory or processes are bounded.
+    pub(crate) fn samples(&self) -> bool {
         self.limits.memory.is_some() || self.limits.pids.is_some()
     }
 
@@ -143,6 +144,33 @@ impl Judge {
             }
         }
         judgements
+    }
+
+    /// Where each limit stands. Of memory and processes only with a sample.
+    pub(crate) fn standing(
+        &self,
+        now: Duration,
+        doings: Doings,
+        sample: Option<Sample>,
+    ) -> Vec<LimitReached> {
+        let limits = &self.limits;
+        let seconds = |time: Duration| time.as_secs_f64();
+        let since = doings.active_at.max(self.busy_at);
+        let all = [
+            limits.wall.map(|max| {
+                reached("wall", seconds(now.saturating_sub(self.started_at)), seconds(max))
+            }),
+            limits
+                .idle
+                .map(|max| reached("idle", seconds(now.saturating_sub(since)), seconds(max))),
+            limits.output.map(|max| reached("output", doings.written as f64, max as f64)),
+            limits
+                .memory
+                .zip(sample)
+                .map(|(max, s)| reached("memory", s.memory as f64, max as f64)),
+            limits.pids.zip(sample).map(|(max, s)| reached("pids", s.processes.into(), max.into())),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Whoever used more than next to nothing since the last look was busy.

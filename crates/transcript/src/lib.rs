@@ -1,45 +1,56 @@
 //! What a coding agent's own event stream tells, in one vocabulary for every agent.
 //!
-//! Owns: [`Entry`], the words in which limits, usage and notices speak of an agent. Never does I/O,
-//! never reads a clock, and never fails on input it does not know: that becomes [`Entry::Unknown`].
-//! The readers, one file per agent's command line, turn bytes into entries.
+//! Bytes go in, [`Entry`]s come out, and a [`Tally`] makes of them what a run has used so far:
+//!
+//! ```
+//! use kennel_transcript::{Format, History, Prices, Reader, Source, Tally};
+//!
+//! let mut tally = Tally::new(Prices::shipped(), History::Fresh);
+//! let mut reader = Reader::new(Format::Claude, Source::Stdout);
+//! let bytes = br#"{"type":"assistant","message":{"id":"m1","model":"claude-sonnet-5",
+//!     "content":[{"type":"tool_use","id":"t1","name":"Bash"}]}}"#;
+//! let line: Vec<u8> = bytes.iter().copied().filter(|b| *b != b'\n').collect();
+//! reader.feed(&line, &mut |entry| tally.add(Source::Stdout, &entry));
+//! reader.finish(&mut |entry| tally.add(Source::Stdout, &entry));
+//!
+//! let used = tally.used();
+//! assert_eq!((used.turns, used.tool_turns, used.open_tools), (1, 1, 1));
+//! ```
+//!
+//! A run may have several sources: its standard output, and files its client keeps about the session.
+//! Each has a [`Reader`] of its own and all of them feed one tally, which counts every response once.
+//! [`files`] says where those files are and how to have a client use a session id of ours;
+//! [`can_count`] says beforehand what can be counted for a client at all.
+//!
+//! Owns: the words for what agents report, how each client writes them, what they cost. Never does
+//! I/O, never reads a clock, never fails on input: what is unknown, broken or too long is counted as
+//! such. The work is linear in the bytes given, the memory is bounded by constants.
 
 #![forbid(unsafe_code)]
 
-/// One thing an agent's stream told.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Entry {
-    /// The agent named the session it runs in, by which it can be resumed.
-    Session(String),
-    /// The agent named the model it uses from here on.
-    Model(String),
-    /// The model answered once.
-    Turn,
-    /// The agent called a tool of this name within the current turn.
-    ToolCall(String),
-    /// Tokens used since the last such entry. What counts the same tokens again is left out.
-    Usage(Tokens),
-    /// Money spent since the last such entry, in United States dollars, as the agent said it.
-    Cost(f64),
-    /// The agent waits for a person: a question, a permission, a login.
-    Waiting(String),
-    /// The agent gave its final answer.
-    Result(String),
-    /// The agent, or the service behind it, failed in its own words.
-    Error(String),
-    /// Something this reader does not know, by the name the stream gives it.
-    Unknown(String),
-}
+mod aider;
+mod amp;
+mod claude;
+mod codex;
+mod copilot;
+mod cursor;
+mod entry;
+pub mod files;
+mod format;
+mod gemini;
+mod goose;
+mod json;
+mod opencode;
+mod prices;
+mod qwen;
+mod reader;
+mod recent;
+mod tally;
 
-/// Tokens by kind. Kinds an agent does not tell stay at zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
-    /// Read by the model and not found in a cache.
-    pub input: u64,
-    /// Written by the model.
-    pub output: u64,
-    /// Read from a cache.
-    pub cache_read: u64,
-    /// Written to a cache.
-    pub cache_write: u64,
-}
+pub use entry::{
+    Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, Usage, Waiting,
+};
+pub use format::{Basis, Countable, Format, From, UnknownFormat, can_count};
+pub use prices::{LongContext, Price, Priced, Prices};
+pub use reader::{MAX_LINE_BYTES, Reader, Source};
+pub use tally::{CostBasis, History, ModelUse, Standing, Tally, Used};

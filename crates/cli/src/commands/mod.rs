@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod run;

@@ -22,7 +22,7 @@ use super::wait::until_over;
 use crate::client::Client;
 use crate::error::{Failure, RUN_FAILED};
 use crate::output::{Out, say};
-use crate::{duration, render};
+use crate::{duration, render, size};
 
 /// Starts that a crash of ours interrupted are tried again so often.
 const START_TRIES: u32 = 3;
@@ -68,9 +68,91 @@ pub(crate) struct RunArgs {
     /// What happens to the rest when the command itself exits.
     #[arg(long, value_name = "WHAT", default_value = "sweep")]
     on_exit: OnExit,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
+}
+
+/// Bounds on the run, kept by its keeper, also while the daemon is down.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Stop it after so many responses of its model that ask for a tool.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_turns: Option<u64>,
+    /// The same, before --max-turns if both are given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_tool_turns: Option<u64>,
+    /// Stop it when it has cost so much.
+    #[arg(long, value_name = "X", value_parser = parse_usd)]
+    max_budget_usd: Option<f64>,
+    /// Stop it after so many tokens of every kind.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_tokens: Option<u64>,
+    /// Stop it after so much time.
+    #[arg(long, value_name = "D", value_parser = parse_bound)]
+    wall: Option<Duration>,
+    /// Stop it when it has written, computed and got nothing for so long.
+    #[arg(long, value_name = "D", value_parser = parse_bound)]
+    idle: Option<Duration>,
+    /// Stop it if it is still there so long after its final result.
+    #[arg(long, value_name = "D", value_parser = parse_bound)]
+    finish: Option<Duration>,
+    /// Stop it when all its processes together have so much memory.
+    #[arg(long, value_name = "S", value_parser = parse_bytes)]
+    memory: Option<u64>,
+    /// Stop it when it has so many processes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pids: Option<u32>,
+    /// Stop it when it has written so much.
+    #[arg(long, value_name = "S", value_parser = parse_bytes)]
+    output: Option<u64>,
+    /// Whose words it speaks: claude, codex, gemini, opencode, qwen, copilot, goose, aider, or none.
+    /// Found out from the command's name if not said.
+    #[arg(long, value_name = "F")]
+    format: Option<String>,
+    /// Start it also if a limit cannot be enforced.
+    #[arg(long)]
+    unenforced_ok: bool,
+}
+
+impl LimitArgs {
+    fn wire(&self) -> wire::Limits {
+        let ms = |time: Duration| time.as_millis() as u64;
+        wire::Limits {
+            max_turns: self.max_turns,
+            max_tool_turns: self.max_tool_turns,
+            max_budget_usd: self.max_budget_usd,
+            max_tokens: self.max_tokens,
+            wall_ms: self.wall.map(ms),
+            idle_ms: self.idle.map(ms),
+            finish_ms: self.finish.map(ms),
+            memory: self.memory,
+            pids: self.pids,
+            output: self.output,
+        }
+    }
+}
+
+fn parse_usd(text: &str) -> Result<f64, String> {
+    let amount = text.parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd > 0.0);
+    amount.ok_or_else(|| "use an amount above 0, like 2.50".to_owned())
+}
+
+fn parse_bound(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("use more than 0: nothing could run under it".to_owned()),
+        time => Ok(time),
+    }
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        0 => Err("use more than 0: nothing could run under it".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -170,7 +252,9 @@ fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
         pty: args.pty,
         size: None,
         stdin: args.stdin,
-        limits: Default::default(),
+        limits: args.limits.wire(),
+        format: args.limits.format,
+        unenforced_ok: args.limits.unenforced_ok,
         grace_ms: args.grace.map(|grace| grace.as_millis() as u64),
         on_exit: match args.on_exit {
             OnExit::Sweep => wire::OnExit::Sweep,

@@ -9,6 +9,7 @@ mod doctor;
 mod error;
 mod events;
 mod input;
+mod limits;
 pub(crate) mod listen;
 mod output;
 mod runs;
@@ -81,6 +82,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::wait))
         .routes(routes!(runs::stop))
         .routes(routes!(runs::kill))
+        .routes(routes!(limits::limits))
         .routes(routes!(output::output))
         .routes(routes!(input::input))
         .routes(routes!(attach::attach))

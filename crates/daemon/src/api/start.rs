@@ -16,11 +16,11 @@ use axum::http::StatusCode;
 use kennel_process::{
     DEFAULT_GRACE, EnvBase, Environment, OnExit, RunId, Spec, Stdin, Streams, TerminalSize,
 };
-use kennel_supervisor::{Claim, Event, Refusal, Unenforceable};
+use kennel_supervisor::{Claim, Event, Refusal};
 
 use super::error::ApiError;
 use super::view::view;
-use super::{App, parse, wire};
+use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
 use crate::store::format::{Detail, Request};
 use crate::store::kept::{KeptRun, Standing};
@@ -54,7 +54,8 @@ pub(super) async fn start(
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
     let claim = claim(&id, &request)?;
-    let unenforceable = unenforceable(&request);
+    limits::check(&request.limits)?;
+    let unenforceable = limits::unenforceable(&request);
     let kept = Arc::new(kept(&request, &claim, &app.boot));
     let again = request.id.is_some();
     let spec = spec(run, request)?;
@@ -157,13 +158,6 @@ fn worktree(dir: &Path) -> Result<String, ApiError> {
     found.into_os_string().into_string().map_err(|_| bad("its name is not text".to_owned()))
 }
 
-/// The first limit that was asked for: nothing counts what a run uses yet.
-fn unenforceable(request: &wire::RunRequest) -> Option<Unenforceable> {
-    let (limit, _) = request.limits.first_key_value()?;
-    let because = "this kennel does not know this limit yet".into();
-    Some(Unenforceable { limit: limit.as_str().into(), because })
-}
-
 fn new_id() -> io::Result<String> {
     let mut random = [0_u8; ID_LENGTH];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -186,6 +180,8 @@ fn kept(request: &wire::RunRequest, claim: &Claim, boot: &str) -> Request {
         cwd: request.cwd.clone(),
         terminal: request.pty,
         stdin: request.stdin,
+        limits: request.limits.clone(),
+        format: request.format.clone(),
         worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
         grace_ms: request.grace_ms.unwrap_or(DEFAULT_GRACE.as_millis() as u64),
         on_exit: on_exit(request.on_exit),
@@ -225,6 +221,7 @@ fn spec(run: RunId, request: wire::RunRequest) -> Result<Spec, ApiError> {
         false if request.stdin => Streams::Pipes { stdin: Stdin::Pipe },
         false => Streams::Pipes { stdin: Stdin::Closed },
     };
+    spec.limits = limits::bounds(&request.limits);
     spec.on_exit = on_exit(request.on_exit);
     spec.grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
     spec.check().map_err(|e| ApiError::bad_request(e.to_string()))?;

@@ -25,6 +25,7 @@ pub(crate) fn view(run: &KeptRun) -> wire::Run {
         pty: request.terminal,
         stdin: request.stdin || request.terminal,
         grace_ms: request.grace_ms,
+        limits: request.limits.clone(),
         requested_at: Time(request.at_ms),
         started_at: started.map(|s| Time(s.at_ms)),
         ended_at: ended.map(|ended| Time(ended.at_ms())),

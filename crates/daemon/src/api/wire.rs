@@ -1,7 +1,6 @@
 //! The public shapes of the API, shared with every client. Owns the names scripts rely on: fields
 //! may be added, never renamed or removed.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
@@ -43,9 +42,16 @@ pub struct RunRequest {
     /// A standard input that can be written to; else there is none. A terminal always has one.
     #[serde(default)]
     pub stdin: bool,
-    /// Limits by name. None can be enforced yet, so that each refuses the start.
+    /// Bounds on it. One that cannot be enforced refuses the start.
     #[serde(default)]
-    pub limits: BTreeMap<String, f64>,
+    pub limits: Limits,
+    /// Whose words its output and its files are in: `claude`, `codex`, and so on, or `none`. Found
+    /// out from the command's name if not said.
+    #[serde(default)]
+    pub format: Option<String>,
+    /// Start it also if a limit cannot be enforced.
+    #[serde(default)]
+    pub unenforced_ok: bool,
     /// Time between asking and forcing, in milliseconds; 10 s if not said.
     #[serde(default)]
     pub grace_ms: Option<u64>,
@@ -63,6 +69,42 @@ pub enum OnExit {
     Sweep,
     /// It is awaited.
     Wait,
+}
+
+/// Bounds on a run. Each that is left out is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Completed responses of the model; those that ask for a tool, unless `max_tool_turns` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u64>,
+    /// Completed responses of the model that ask for a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tool_turns: Option<u64>,
+    /// Money.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_budget_usd: Option<f64>,
+    /// Tokens of every kind together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Milliseconds since its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_ms: Option<u64>,
+    /// Milliseconds without output, growth of its transcript, or processor time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// Milliseconds between its final result and its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_ms: Option<u64>,
+    /// Bytes of memory of its cohort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Processes of its cohort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+    /// Bytes it writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<u64>,
 }
 
 /// The size of a terminal.
@@ -109,6 +151,8 @@ pub struct Run {
     pub stdin: bool,
     /// Time between asking it to end and forcing it, in milliseconds.
     pub grace_ms: u64,
+    /// Bounds on it.
+    pub limits: Limits,
     /// When it was asked for.
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Time,
@@ -218,6 +262,30 @@ pub enum Status {
     Signaled(i32),
     /// Nobody knows, for this reason: `reboot`, `keeper_lost` or `never_started`.
     Unknown(String),
+}
+
+/// Where a run stands with its limits.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LimitsReport {
+    /// Each of them.
+    pub limits: Vec<LimitStanding>,
+    /// What is wrong with the counting, if anything.
+    pub trouble: Option<String>,
+}
+
+/// Where a run stands with one of its limits.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LimitStanding {
+    /// Its name.
+    pub kind: String,
+    /// What was used, if that is known now: seconds, bytes, or a count.
+    pub used: Option<f64>,
+    /// What is allowed.
+    pub max: f64,
+    /// What is counted.
+    pub source: String,
+    /// How it binds: `hard`, `sampled` or `estimate`.
+    pub binds: String,
 }
 
 /// A limit that was reached.

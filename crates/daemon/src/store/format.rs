@@ -10,6 +10,7 @@ use kennel_process::{End, ExitStatus, OnExit, StartFailure, Started, Survivor};
 use kennel_supervisor as mind;
 use serde::{Deserialize, Serialize};
 
+use crate::api::wire::Limits;
 use crate::text::Text;
 
 /// A fact as it is written.
@@ -68,7 +69,7 @@ impl Detail {
 }
 
 /// What was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) command: Vec<Text>,
     pub(crate) cwd: Text,
@@ -81,6 +82,11 @@ pub(crate) struct Request {
     pub(crate) stdin: bool,
     #[serde(default)]
     pub(crate) worktree: Option<String>,
+    #[serde(default)]
+    pub(crate) limits: Limits,
+    /// Whose words it speaks, if that is known.
+    #[serde(default)]
+    pub(crate) format: Option<String>,
     /// Which start of the machine it was asked for in: what has no directory after another one has
     /// lost it with the machine, and not to somebody's hands.
     #[serde(default)]

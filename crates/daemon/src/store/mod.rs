@@ -268,6 +268,8 @@ mod tests {
             cwd: Text("/".into()),
             terminal: false,
             stdin: false,
+            limits: Default::default(),
+            format: None,
             worktree: worktree.map(str::to_owned),
             boot: String::new(),
             grace_ms: 1,

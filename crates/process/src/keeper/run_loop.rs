@@ -80,6 +80,7 @@ pub(super) fn first_status(kept: &Kept) -> Status {
         output: OutputTotals::default(),
         silent_ms: 0,
         end: None,
+        limits: Vec::new(),
         warned: Vec::new(),
         usage: None,
         meter_trouble: None,
@@ -749,6 +750,8 @@ impl Keeper {
             Ending::NotYet | Ending::Proven(_) => None,
         };
         let silent = sys::boottime().saturating_sub(self.kept.streams.last_output());
+        let counted = self.judge.samples() && state == State::Running;
+        let sample = counted.then(|| self.kept.cohort.sample().ok()).flatten();
         Status {
             state,
             started: self.kept.started.clone(),
@@ -759,6 +762,7 @@ impl Keeper {
             output: self.kept.streams.totals(),
             silent_ms: silent.as_millis() as u64,
             end,
+            limits: self.judge.standing(sys::boottime(), self.doings(), sample),
             warned: self.warned.clone(),
             usage: self.kept.metered.as_ref().and_then(Metered::usage),
             meter_trouble: self.meter_trouble.clone(),

@@ -1,0 +1,45 @@
+//! `kennel limits`: where a run stands with each of its limits.
+
+use clap::Args;
+use kennel_daemon::wire;
+
+use crate::client::{Client, segment};
+use crate::error::Failure;
+use crate::output::{Out, line, say};
+
+/// Show where a run stands with each of its limits: used, allowed, what is counted, how it binds.
+#[derive(Debug, Args)]
+pub(crate) struct LimitsArgs {
+    /// A run, the beginning of its id, or a slot.
+    run: String,
+}
+
+pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
+    let path = format!("/v1/runs/{}/limits", segment(&args.run));
+    let report: wire::LimitsReport = client.get(&path)?;
+    if out.json {
+        out.answer(&report, String::new)?;
+        return Ok(0);
+    }
+    if report.limits.is_empty() {
+        say("kennel: the run has no limits");
+    }
+    for limit in &report.limits {
+        line(&words(limit))?;
+    }
+    if let Some(trouble) = &report.trouble {
+        say(&format!("kennel: its counting has failed: {trouble}"));
+    }
+    Ok(0)
+}
+
+fn words(limit: &wire::LimitStanding) -> String {
+    let used = limit.used.map_or_else(|| "?".to_owned(), number);
+    let wire::LimitStanding { kind, max, source, binds, .. } = limit;
+    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}", number(*max))
+}
+
+/// Whole numbers as such, others with what matters of them.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") }
+}

@@ -1,0 +1,345 @@
+//! Reading JSON that may be anything: leaves that accept every kind, objects that may be missing.
+//!
+//! Owns the shapes from which the clients' lines are built. They borrow from the line, keep only what
+//! is asked for, and skip the rest without a copy. A leaf of an unexpected kind reads as empty, so
+//! that a release which turns a string into an object costs one fact and not the whole line.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+
+/// The longest name, id or message that is kept: enough for every id seen and for the first sentence
+/// of an error, and small enough to keep thousands.
+const MAX_KEPT_BYTES: usize = 256;
+
+/// One object from the front of `bytes`, and how many bytes it took.
+pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<(T, usize)> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = T::deserialize(&mut reader).ok()?;
+    Some((value, reader.into_iter::<IgnoredAny>().byte_offset()))
+}
+
+/// A text, or nothing where the stream has something else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Text<'a>(Cow<'a, str>);
+
+impl Text<'_> {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A copy of bounded length.
+    pub(crate) fn kept(&self) -> String {
+        kept(&self.0)
+    }
+
+    /// A copy of bounded length, unless there is nothing.
+    pub(crate) fn some(&self) -> Option<String> {
+        (!self.is_empty()).then(|| self.kept())
+    }
+}
+
+/// The front of a text, cut between characters.
+pub(crate) fn kept(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_KEPT_BYTES)].to_owned()
+}
+
+/// Accepts every kind of value; a visitor overrides the kinds it wants.
+macro_rules! ignore {
+    ($($kind:ident: $argument:ty),*) => {
+        $(fn $kind<E>(self, _: $argument) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        })*
+    };
+}
+
+macro_rules! ignore_rest {
+    () => {
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("anything")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+    };
+}
+
+macro_rules! ignore_map {
+    () => {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok(Self::Value::default())
+        }
+    };
+}
+
+macro_rules! ignore_seq {
+    () => {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(Self::Value::default())
+        }
+    };
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Any<'a> {
+            type Value = Text<'a>;
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+
+            ignore!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
+            ignore_rest!();
+            ignore_map!();
+            ignore_seq!();
+        }
+
+        from.deserialize_any(Any(PhantomData))
+    }
+}
+
+/// A count, or zero where the stream has something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self(match Number::deserialize(from)?.0 {
+            // Saturates, and takes what is not a number for zero.
+            Some(number) => number as u64,
+            None => 0,
+        }))
+    }
+}
+
+/// A number, or nothing where the stream has something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Number(pub(crate) Option<f64>);
+
+impl Number {
+    /// Money: what is negative or infinite is no amount.
+    pub(crate) fn amount(self) -> Option<f64> {
+        self.0.filter(|n| n.is_finite() && *n >= 0.0)
+    }
+
+    /// A count or a time, if it is told.
+    pub(crate) fn count(self) -> Option<u64> {
+        self.0.map(|n| n as u64)
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Number;
+
+            fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
+                Ok(Number(Some(number as f64)))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Number, E> {
+                Ok(Number(Some(number as f64)))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Number, E> {
+                Ok(Number(Some(number)))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Number, E> {
+                Ok(Number(None))
+            }
+
+            ignore!(visit_bool: bool);
+            ignore_rest!();
+            ignore_map!();
+            ignore_seq!();
+        }
+
+        from.deserialize_any(Any)
+    }
+}
+
+/// True, or false where the stream has something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Flag(pub(crate) bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Flag;
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Flag, E> {
+                Ok(Flag(flag))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Flag, E> {
+                Ok(Flag(false))
+            }
+
+            ignore!(visit_u64: u64, visit_i64: i64, visit_f64: f64);
+            ignore_rest!();
+            ignore_map!();
+            ignore_seq!();
+        }
+
+        from.deserialize_any(Any)
+    }
+}
+
+/// An object, or its empty form where the stream has something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Loose<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Loose<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Any<T> {
+            type Value = Loose<T>;
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Loose<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Loose)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Loose<T>, E> {
+                Ok(Loose(T::default()))
+            }
+
+            ignore!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
+            ignore_rest!();
+            ignore_seq!();
+        }
+
+        from.deserialize_any(Any(PhantomData))
+    }
+}
+
+/// The elements of an array, one folded into the next; nothing where the stream has something else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Fold<T>(pub(crate) T);
+
+/// What takes up the elements of an array, one by one.
+pub(crate) trait Gather<'de>: Default {
+    /// What an element reads as.
+    type Element: Deserialize<'de> + Default;
+
+    /// Takes up one.
+    fn gather(&mut self, element: Self::Element);
+}
+
+impl<'de, T: Gather<'de>> Deserialize<'de> for Fold<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any<T>(PhantomData<T>);
+
+        impl<'de, T: Gather<'de>> Visitor<'de> for Any<T> {
+            type Value = Fold<T>;
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Fold<T>, A::Error> {
+                let mut all = T::default();
+                while let Some(Loose(element)) = seq.next_element()? {
+                    all.gather(element);
+                }
+                Ok(Fold(all))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_unit<E>(self) -> Result<Fold<T>, E> {
+                Ok(Fold(T::default()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fold<T>, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Fold(T::default()))
+            }
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+        }
+
+        from.deserialize_any(Any(PhantomData))
+    }
+}
+
+/// The values of an object whose keys are names, gathered; nothing where there is something else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Values<T>(pub(crate) T);
+
+impl<'de, T: Gather<'de>> Deserialize<'de> for Values<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct All<T>(PhantomData<T>);
+
+        impl<'de, T: Gather<'de>> Visitor<'de> for All<T> {
+            type Value = T;
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+                let mut all = T::default();
+                while let Some((_, Loose(value))) = map.next_entry::<IgnoredAny, Loose<_>>()? {
+                    all.gather(value);
+                }
+                Ok(all)
+            }
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+        }
+
+        struct Inner<T>(T);
+
+        impl<T: Default> Default for Inner<T> {
+            fn default() -> Self {
+                Self(T::default())
+            }
+        }
+
+        impl<'de, T: Gather<'de>> Deserialize<'de> for Inner<T> {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_map(All(PhantomData)).map(Inner)
+            }
+        }
+
+        Ok(Self(Loose::<Inner<T>>::deserialize(from)?.0.0))
+    }
+}
