@@ -86,7 +86,7 @@ struct LimitArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_tool_turns: Option<u64>,
     /// Stop it when it has cost so much.
-    #[arg(long, value_name = "X", value_parser = parse_usd)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_usd)]
     max_budget_usd: Option<f64>,
     /// Stop it after so many tokens of every kind.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
