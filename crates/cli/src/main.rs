@@ -43,7 +43,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Ps(list::PsArgs),
     Show(show::ShowArgs),
     Logs(logs::LogsArgs),
@@ -80,7 +80,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
     // Found by each that needs it: the others are also run in builds, where there is no home.
     let client = Client::find;
     match command {
-        Command::Run(args) => run::run(args, &client()?, out),
+        Command::Run(args) => run::run(*args, &client()?, out),
         Command::Ps(args) => list::ps(&args, &client()?, out),
         Command::Show(args) => show::show(&args, &client()?, out),
         Command::Logs(args) => logs::logs(&args, &client()?, out),
