@@ -20,8 +20,8 @@ use super::home::{Home, SOON, Said};
 const AGAIN: &str = "KENNEL_TEST_AGAIN";
 /// What no clock is ever wrong by.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The size of a small disk: a few runs and the store fit.
-const DISK: &str = "3m";
+/// The size of a small disk: some dozen runs fit, and the store, whose log grows to 4 MB.
+const DISK: &str = "12m";
 
 /// A home on a small disk, if this is the second time, inside.
 fn inside(test: &str) -> Option<(Home, PathBuf)> {
@@ -35,6 +35,7 @@ fn on_a_small_disk(test: &str) {
     let flags = if are_root() { "-m" } else { "-Urm" };
     let place = std::env::temp_dir().join(format!("kd-{}-{}", std::process::id(), test.len()));
     fs::create_dir(&place).expect("it can be made");
+    let _removed = Removed(place.clone());
     let mount = format!(r#"mount -t tmpfs -o size={DISK},mode=700 kennel-test "$1""#);
     let mut probe = Command::new("unshare");
     probe.args([flags, "sh", "-c", &mount, "sh"]).arg(&place).stderr(Stdio::null());
@@ -47,7 +48,15 @@ fn on_a_small_disk(test: &str) {
     } else {
         skipped(test, "no disk can be mounted here");
     }
-    let _ = fs::remove_dir(&place);
+}
+
+/// A directory that nothing is in once its mount is gone.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// Runs one test of this binary again by way of a command, and fails as it fails.

@@ -59,7 +59,8 @@ fn limits_bind_while_the_daemon_is_dead_and_are_told_when_it_is_back() {
 #[test]
 fn where_a_run_stands_is_told_and_bad_limits_are_refused() {
     let home = Home::new();
-    let args = ["--wall", "1h", "--memory", "4G", "--pids", "100", "--output", "1G", "--idle", "1h"];
+    let args =
+        ["--wall", "1h", "--memory", "4G", "--pids", "100", "--output", "1G", "--idle", "1h"];
     let mut all = args.to_vec();
     all.extend(["--", "sleep", "1000"]);
     let run = home.start(&all);

@@ -13,6 +13,7 @@ mod foreground;
 mod generated;
 mod home;
 mod limits;
+mod meter;
 mod names;
 mod openapi;
 mod records;

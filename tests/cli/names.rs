@@ -554,7 +554,8 @@ fn a_start_asked_for_again_is_the_same_run_whatever_happened_in_between() {
         "env": [["PATH", "/usr/bin:/bin"]]});
     let body = body.to_string();
     let head = format!(
-        "POST /v1/runs HTTP/1.1\r\nhost: k\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/runs HTTP/1.1\r\nhost: k\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut streams: Vec<_> = (0..20).map(|_| home.connect()).collect();

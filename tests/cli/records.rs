@@ -1,6 +1,6 @@
-//! What lies in a run's directory when the daemon comes back: records of another boot, damaged ones,
-//! directories that are gone or that belong to nobody. Whatever cannot be read is told once, keeps
-//! its slot, and is never read as "no agents".
+//! What lies in a run's directory when the daemon comes back: records of another boot, damaged
+//! ones, directories that are gone or that belong to nobody. Whatever cannot be read is told once,
+//! keeps its slot, and is never read as "no agents".
 
 use std::fs;
 use std::path::PathBuf;

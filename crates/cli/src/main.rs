@@ -62,7 +62,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = kennel_process::keeper::enter() {
+    if let Some(code) = kennel_process::keeper::enter_with(kennel_daemon::make_meter) {
         return code;
     }
     let cli = match Cli::try_parse() {

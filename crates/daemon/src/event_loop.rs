@@ -1,11 +1,11 @@
 //! The one loop: decide, commit, apply, perform. Events that came together become durable together.
 //!
 //! Owns: the state, the connection that writes, and the order in which things become true. Has a
-//! thread of its own: a disk that takes its time keeps nobody waiting but those who asked for it. A
-//! fact that the store did not take is not believed, and its effects are not performed: whoever told
-//! the event is told why, and may tell it again. A stop alone is passed on all the same: its keeper
-//! records it before it acts, and tells of it until the store takes it. A full disk must not keep an
-//! agent alive that fills it.
+//! thread of its own: a disk that takes its time keeps nobody waiting but those who asked for it.
+//! A fact that the store did not take is not believed, and its effects are not performed: whoever
+//! told the event is told why, and may tell it again. A stop alone is passed on all the same: its
+//! keeper records it before it acts, and tells of it until the store takes it. A full disk must not
+//! keep an agent alive that fills it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -198,12 +198,14 @@ impl EventLoop {
                 input.event,
                 Event::StopRequested { .. } | Event::ShutdownRequested { .. }
             );
-            let is_stop = |effect: &Effect| matches!(effect, Effect::Stop { .. });
-            if asked && !effects.is_empty() && effects.iter().all(is_stop) {
+            effects.retain(|effect| matches!(effect, Effect::Stop { .. }));
+            let stops = !effects.is_empty();
+            for effect in effects {
+                self.performer.perform(effect, &mut input.spec);
+            }
+            // Whoever told what was observed tells it again.
+            if asked && stops {
                 tracing::warn!("{error}; passed on without the store: {:?}", input.event);
-                for effect in effects {
-                    self.performer.perform(effect, &mut input.spec);
-                }
                 let _ = input.reply.send(Ok(Outcome::Done));
                 continue;
             }

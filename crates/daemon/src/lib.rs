@@ -19,6 +19,7 @@ mod feed;
 mod found;
 mod home;
 mod live;
+mod meter;
 mod metrics;
 mod observe;
 mod perform;
@@ -30,6 +31,7 @@ mod time;
 
 pub use api::wire;
 pub use home::{Home, HomeError};
+pub use meter::make_meter;
 pub use serve::{Options, ServeError, openapi, serve};
 pub use store::StoreError;
 pub use store::retention::Keep;

@@ -74,6 +74,13 @@ impl Live {
         }
     }
 
+    /// What a run's meter said. No fact, and in no journal: the end has the last of it.
+    pub(crate) fn used(&self, id: &str, account: &str) {
+        if let Some(run) = self.locked().get(id) {
+            run.send_modify(|run| run.usage = Some(account.into()));
+        }
+    }
+
     /// Nothing is left half-done by whoever panicked: every change is one call.
     fn locked(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<KeptRun>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -318,6 +318,9 @@ impl Attending<'_> {
         let Ok((keeper, status)) = watched.await else { return Err(Leaving) };
         let Ok(status) = status else { return Ok(Next::LookAgain) };
         let Ok(mut keeper) = Listening::to(keeper) else { return Ok(Next::LookAgain) };
+        if let Some(account) = &status.usage {
+            self.observer.live.used(self.run.as_str(), account);
+        }
         if let Some(status) = status.exit {
             self.tell_exit(status).await?;
         }
@@ -357,7 +360,15 @@ impl Attending<'_> {
             Told::Ended(end) => self.tell_recorded_end(end).await,
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
-            Told::Warned(_) | Told::Usage(_) => Ok(()),
+            Told::Warned(limit) => {
+                let (kind, used, max) = (limit.kind, limit.used, limit.max);
+                tracing::warn!(run = %self.run, kind, used, max, "a limit is near");
+                Ok(())
+            }
+            Told::Usage(account) => {
+                self.observer.live.used(self.run.as_str(), &account);
+                Ok(())
+            }
         }
     }
 

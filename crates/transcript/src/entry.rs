@@ -65,19 +65,28 @@ pub enum Entry {
 /// One completed response of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// By which a repetition is recognised, in every source of the run. None if the source gives no
-    /// name to responses and does not repeat them.
-    pub id: Option<String>,
+    /// By which a repetition is recognised.
+    pub id: TurnId,
     /// Whether a sub-agent's model answered.
     pub subagent: bool,
     /// How many tools it asks for, as far as this entry knows. None makes no tool-using turn.
     pub tools: u64,
 }
 
+/// How a response is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TurnId {
+    /// By a name that every source of the run gives it.
+    Shared(String),
+    /// By its place in this source, counted from one; another source may tell it, too, and nobody can
+    /// say which of its turns it is.
+    Own(u64),
+}
+
 /// What one response used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// The response, by the same name as its [`Turn`].
+    /// The response, by the shared name of its [`Turn`]. None if it has none and is told once.
     pub id: Option<String>,
     /// The request, where the client keeps it apart from the response.
     pub request: Option<String>,

@@ -135,14 +135,14 @@ pub enum Countable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Basis {
     /// Which sources have to be read for it.
-    pub from: From,
+    pub from: Sources,
     /// What a person should know of it, or nothing.
     pub note: &'static str,
 }
 
 /// The sources of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Sources {
     /// Standard output, in the client's machine-readable form.
     Stdout,
     /// Files of the client; see [`files`](crate::files).
@@ -156,49 +156,49 @@ pub fn can_count(format: Format, what: Countable) -> Result<Basis, &'static str>
     use Countable::{Money, Tokens, ToolTurns, Turns};
     match format {
         Format::Claude => match what {
-            Turns | ToolTurns => of(From::Both, ""),
+            Turns | ToolTurns => of(Sources::Both, ""),
             Tokens | Money => of(
-                From::Files,
+                Sources::Files,
                 "from its transcript; standard output alone gives placeholders for output tokens",
             ),
         },
-        Format::Codex => of(From::Files, "from its rollout file, sub-agents have their own"),
+        Format::Codex => of(Sources::Files, "from its rollout file, sub-agents have their own"),
         Format::Gemini => match what {
-            Turns | ToolTurns => of(From::Both, ""),
-            Tokens | Money => of(From::Files, "from its chat file, which has no sub-agents"),
+            Turns | ToolTurns => of(Sources::Both, ""),
+            Tokens | Money => of(Sources::Files, "from its chat file, which has no sub-agents"),
         },
-        Format::Opencode => of(From::Stdout, "sub-agents and the call for a title are not shown"),
+        Format::Opencode => of(Sources::Stdout, "sub-agents and the call for a title are not shown"),
         Format::Qwen => match what {
-            Turns | ToolTurns => of(From::Stdout, ""),
-            Tokens | Money => of(From::Stdout, "side calls are only in the total at the end"),
+            Turns | ToolTurns => of(Sources::Stdout, ""),
+            Tokens | Money => of(Sources::Stdout, "side calls are only in the total at the end"),
         },
         Format::Copilot => match what {
-            Turns | ToolTurns => of(From::Both, ""),
-            Tokens | Money => of(From::Files, "tokens at list price, not what GitHub bills"),
+            Turns | ToolTurns => of(Sources::Both, ""),
+            Tokens | Money => of(Sources::Files, "tokens at list price, not what GitHub bills"),
         },
         Format::Goose => match what {
-            Turns | ToolTurns => of(From::Stdout, ""),
+            Turns | ToolTurns => of(Sources::Stdout, ""),
             Tokens | Money => {
                 Err("goose tells tokens and cost only at the end; until then they are in a database")
             }
         },
         Format::Aider => match what {
-            Turns => of(From::Both, ""),
+            Turns => of(Sources::Both, ""),
             ToolTurns => Err("aider calls no tools"),
-            Tokens | Money => of(From::Both, "standard output rounds; --analytics-log is exact"),
+            Tokens | Money => of(Sources::Both, "standard output rounds; --analytics-log is exact"),
         },
         Format::Amp => match what {
-            Turns | ToolTurns | Tokens => of(From::Stdout, "unverified: from its documents"),
+            Turns | ToolTurns | Tokens => of(Sources::Stdout, "unverified: from its documents"),
             Money => Err("amp is paid in credits, which it does not tell"),
         },
         Format::Cursor => match what {
-            Turns | ToolTurns => of(From::Stdout, "unverified: from its documents"),
+            Turns | ToolTurns => of(Sources::Stdout, "unverified: from its documents"),
             Tokens | Money => Err("cursor tells neither tokens nor cost"),
         },
     }
 }
 
-fn of(from: From, note: &'static str) -> Result<Basis, &'static str> {
+fn of(from: Sources, note: &'static str) -> Result<Basis, &'static str> {
     Ok(Basis { from, note })
 }
 

@@ -38,7 +38,7 @@ impl Text<'_> {
 
     /// A copy of bounded length.
     pub(crate) fn kept(&self) -> String {
-        kept(&self.0)
+        front(&self.0).to_owned()
     }
 
     /// A copy of bounded length, unless there is nothing.
@@ -48,8 +48,8 @@ impl Text<'_> {
 }
 
 /// The front of a text, cut between characters.
-pub(crate) fn kept(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_KEPT_BYTES)].to_owned()
+pub(crate) fn front(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_KEPT_BYTES)]
 }
 
 /// Accepts every kind of value; a visitor overrides the kinds it wants.
@@ -243,7 +243,7 @@ pub(crate) struct Fold<T>(pub(crate) T);
 /// What takes up the elements of an array, one by one.
 pub(crate) trait Gather<'de>: Default {
     /// What an element reads as.
-    type Element: Deserialize<'de> + Default;
+    type Element: Deserialize<'de>;
 
     /// Takes up one.
     fn gather(&mut self, element: Self::Element);
@@ -258,7 +258,7 @@ impl<'de, T: Gather<'de>> Deserialize<'de> for Fold<T> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Fold<T>, A::Error> {
                 let mut all = T::default();
-                while let Some(Loose(element)) = seq.next_element()? {
+                while let Some(element) = seq.next_element()? {
                     all.gather(element);
                 }
                 Ok(Fold(all))
@@ -268,34 +268,9 @@ impl<'de, T: Gather<'de>> Deserialize<'de> for Fold<T> {
                 Ok(Fold(T::default()))
             }
 
-            fn visit_bool<E>(self, _: bool) -> Result<Fold<T>, E> {
-                Ok(Fold(T::default()))
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Fold<T>, E> {
-                Ok(Fold(T::default()))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Fold<T>, E> {
-                Ok(Fold(T::default()))
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Fold<T>, E> {
-                Ok(Fold(T::default()))
-            }
-
-            fn visit_unit<E>(self) -> Result<Fold<T>, E> {
-                Ok(Fold(T::default()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fold<T>, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Fold(T::default()))
-            }
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("anything")
-            }
+            ignore!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
+            ignore_rest!();
+            ignore_map!();
         }
 
         from.deserialize_any(Any(PhantomData))
@@ -315,7 +290,7 @@ impl<'de, T: Gather<'de>> Deserialize<'de> for Values<T> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
                 let mut all = T::default();
-                while let Some((_, Loose(value))) = map.next_entry::<IgnoredAny, Loose<_>>()? {
+                while let Some((IgnoredAny, value)) = map.next_entry()? {
                     all.gather(value);
                 }
                 Ok(all)

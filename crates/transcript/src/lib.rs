@@ -48,9 +48,9 @@ mod recent;
 mod tally;
 
 pub use entry::{
-    Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, Usage, Waiting,
+    Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
 };
-pub use format::{Basis, Countable, Format, From, UnknownFormat, can_count};
+pub use format::{Basis, Countable, Format, Sources, UnknownFormat, can_count};
 pub use prices::{LongContext, Price, Priced, Prices};
 pub use reader::{MAX_LINE_BYTES, Reader, Source};
 pub use tally::{CostBasis, History, ModelUse, Standing, Tally, Used};

@@ -210,9 +210,10 @@ pub(crate) fn tell_if_new(
     tell: Tell<'_>,
     entry: fn(String) -> Entry,
 ) {
+    let name = crate::json::front(name);
     if !name.is_empty() && last != name {
         last.clear();
-        last.push_str(&crate::json::kept(name));
+        last.push_str(name);
         tell(entry(last.clone()));
     }
 }

@@ -8,9 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// How many names are remembered. What repeats a response repeats it within seconds: the blocks of
 /// one answer come together, and a file trails standard output by one write. In that time a run with a
-/// hundred sub-agents at once has some hundred responses; this is many times that, in about 1 MiB.
-/// What is forgotten and then repeated is counted twice, so a limit can only bite early.
-pub(crate) const MAX_REMEMBERED: usize = 8192;
+/// hundred sub-agents at once has some hundred responses; this is many times that, and all tables of a
+/// tally together stay below 1 MiB. What is forgotten and then repeated is counted twice, so a limit
+/// can only bite early.
+pub(crate) const MAX_REMEMBERED: usize = 2048;
 
 /// The last things, by name.
 #[derive(Clone, Debug)]

@@ -3,15 +3,20 @@
 //! Owns: what makes a limit invalid, its share of the spec, and `GET /v1/runs/{run}/limits`. Holds
 //! nobody to anything: that is the keeper's.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use kennel_process::{Connection, LimitReached, Limits as Bounds};
+use kennel_process::{Connection, LimitReached, Limits as Bounds, Spec};
 use kennel_supervisor::Unenforceable;
+use kennel_transcript::files::{Belt, Chosen, belt, chosen_session};
+use kennel_transcript::{Countable, Format, Sources, can_count};
 
 use super::error::ApiError;
 use super::{App, wire};
+use crate::meter::{Account, Orders};
 use crate::store::format::Ended;
 use crate::store::kept::KeptRun;
 
@@ -64,14 +69,135 @@ pub(super) fn by_words(limits: &wire::Limits) -> Vec<(&'static str, f64)> {
     all.into_iter().filter_map(|(name, max)| Some((name, max?))).collect()
 }
 
-/// The first limit that nobody could enforce.
-pub(super) fn unenforceable(request: &wire::RunRequest) -> Option<Unenforceable> {
+/// Whose words the command speaks: what was said, else what its name says.
+pub(super) fn format_of(request: &wire::RunRequest) -> Result<Option<Format>, ApiError> {
+    match request.format.as_deref() {
+        Some("none") => Ok(None),
+        Some(name) => name
+            .parse()
+            .map(Some)
+            .map_err(|e| ApiError::bad_request(format!("format {name:?} is {e}, or none"))),
+        None => {
+            let program = request.command.first().map(|program| std::path::Path::new(&program.0));
+            let name = program.and_then(|path| path.file_name()?.to_str());
+            Ok(name.and_then(Format::guess))
+        }
+    }
+}
+
+/// The first limit that nobody could enforce, and why.
+pub(super) fn unenforceable(
+    request: &wire::RunRequest,
+    format: Option<Format>,
+) -> Option<Unenforceable> {
     if request.unenforced_ok {
         return None;
     }
-    let (limit, _) = by_words(&request.limits).into_iter().next()?;
-    let because = "nothing reads what this command says of itself".into();
-    Some(Unenforceable { limit: limit.into(), because })
+    let argv = argv(request);
+    let reason = |limit: &str| -> Option<String> {
+        let Some(format) = format else {
+            let why = "nothing reads what this command says of itself: name its --format";
+            return Some(why.to_owned());
+        };
+        let what = match limit {
+            "max_budget_usd" => Countable::Money,
+            "max_tokens" => Countable::Tokens,
+            "max_tool_turns" | "max_turns" => Countable::ToolTurns,
+            _ => return None,
+        };
+        let basis = match can_count(format, what) {
+            Ok(basis) => basis,
+            Err(why) => return Some(why.to_owned()),
+        };
+        let from_files = basis.from == Sources::Files || request.pty;
+        let unknown = chosen_session(format, &argv) == Chosen::Resumed(None);
+        (from_files && unknown).then(|| {
+            "what an older session used before cannot be told apart: name the session to resume"
+                .to_owned()
+        })
+    };
+    by_words(&request.limits).into_iter().find_map(|(limit, _)| {
+        let because = reason(limit)?;
+        Some(Unenforceable { limit: limit.into(), because: because.as_str().into() })
+    })
+}
+
+fn argv(request: &wire::RunRequest) -> Vec<String> {
+    request.command.iter().map(|arg| arg.0.to_string_lossy().into_owned()).collect()
+}
+
+/// Has the run counted: what its meter is told, and what its command line has to say for that.
+pub(super) fn count(
+    spec: &mut Spec,
+    request: &wire::Limits,
+    format: Option<Format>,
+) -> Result<(), ApiError> {
+    let Some(format) = format else { return Ok(()) };
+    let words = |spec: &Spec| -> Vec<String> {
+        let all = std::iter::once(&spec.program).chain(&spec.args);
+        all.map(|arg| arg.to_string_lossy().into_owned()).collect()
+    };
+    let limited = !by_words(request).is_empty();
+    let (session, resumed) = match chosen_session(format, &words(spec)) {
+        // Left as it is unless something depends on it: a command is the user's own.
+        Chosen::Insert { at, flag } if limited => {
+            let id =
+                uuid().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?;
+            insert(spec, at, [flag.to_owned(), id.clone()]);
+            (Some(id), false)
+        }
+        Chosen::Insert { .. } | Chosen::Client(_) => (None, false),
+        Chosen::Already(id) => (Some(id), false),
+        Chosen::Resumed(id) => (id, true),
+    };
+    let (at, belt) = belt(format, &words(spec), &looser(request));
+    insert(spec, at, belt);
+    let tool_turns = request.max_tool_turns.map(|max| ("max_tool_turns".to_owned(), max));
+    let orders = Orders {
+        format: format.to_string(),
+        session,
+        resumed,
+        turns: tool_turns.or(request.max_turns.map(|max| ("max_turns".to_owned(), max))),
+        usd: request.max_budget_usd,
+        tokens: request.max_tokens,
+        finish: request.finish_ms.map(|ms| ms as f64 / 1000.0),
+    };
+    let json = serde_json::to_string(&orders);
+    spec.meter = Some(json.map_err(|e| ApiError::internal(e.to_string()))?);
+    Ok(())
+}
+
+/// The client's own limits, so much above ours that ours decide: it counts narration too, and
+/// checks after the fact.
+fn looser(limits: &wire::Limits) -> Belt {
+    const TURNS_PER_TOOL_TURN: u64 = 4;
+    const MORE_TURNS: u64 = 50;
+    const MORE_MONEY: f64 = 1.5;
+    const MORE_TOKENS: u64 = 2;
+    let turns = limits.max_tool_turns.or(limits.max_turns);
+    Belt {
+        turns: turns.map(|n| n.saturating_mul(TURNS_PER_TOOL_TURN).saturating_add(MORE_TURNS)),
+        tokens: limits.max_tokens.map(|n| n.saturating_mul(MORE_TOKENS)),
+        usd: limits.max_budget_usd.map(|usd| usd * MORE_MONEY),
+    }
+}
+
+/// Inserts words into a command line whose first is the program.
+fn insert(spec: &mut Spec, at: usize, words: impl IntoIterator<Item = String>) {
+    let at = at.saturating_sub(1).min(spec.args.len());
+    spec.args.splice(at..at, words.into_iter().map(Into::into));
+}
+
+/// A random UUID, as clients want them for sessions.
+fn uuid() -> io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let part = |from: usize, to: usize| &hex[from..to];
+    let parts = [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)];
+    Ok(parts.join("-"))
 }
 
 /// Where a run stands with each of its limits: what was used, what is allowed, what is counted, and
@@ -90,6 +216,8 @@ pub(super) async fn limits(
     let status = ask.await.map_err(|_| ApiError::leaving())?;
     let mut known = status.as_ref().map(|status| status.limits.clone()).unwrap_or_default();
     known.extend(reached(&run));
+    let told = status.as_ref().and_then(|status| status.usage.clone());
+    known.extend(counted(told.or_else(|| run.usage_at_end()), &run.request.limits));
     let trouble = status.and_then(|status| status.meter_trouble);
     let limits = asked_for(&run.request.limits)
         .into_iter()
@@ -101,6 +229,26 @@ pub(super) async fn limits(
         })
         .collect();
     Ok(Json(wire::LimitsReport { limits, trouble }))
+}
+
+/// What the meter counted, by the names of limits.
+fn counted(account: Option<String>, limits: &wire::Limits) -> Vec<LimitReached> {
+    let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
+    let Some(account) = account else { return Vec::new() };
+    let tokens = account.tokens;
+    let all = tokens.input + tokens.output + tokens.cache_read + tokens.cache_write;
+    let used = |kind: &str| match kind {
+        "max_turns" | "max_tool_turns" => Some(account.tool_turns as f64),
+        "max_budget_usd" => account.cost_usd,
+        "max_tokens" => Some(all as f64),
+        _ => None,
+    };
+    let limits = by_words(limits).into_iter();
+    limits
+        .filter_map(|(kind, max)| {
+            Some(LimitReached { kind: kind.to_owned(), used: used(kind)?, max })
+        })
+        .collect()
 }
 
 /// The limit that ended a run.

@@ -17,6 +17,7 @@ use kennel_process::{
     DEFAULT_GRACE, EnvBase, Environment, OnExit, RunId, Spec, Stdin, Streams, TerminalSize,
 };
 use kennel_supervisor::{Claim, Event, Refusal};
+use kennel_transcript::Format;
 
 use super::error::ApiError;
 use super::view::view;
@@ -55,10 +56,11 @@ pub(super) async fn start(
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
     let claim = claim(&id, &request)?;
     limits::check(&request.limits)?;
-    let unenforceable = limits::unenforceable(&request);
+    let format = limits::format_of(&request)?;
+    let unenforceable = limits::unenforceable(&request, format);
     let kept = Arc::new(kept(&request, &claim, &app.boot));
     let again = request.id.is_some();
-    let spec = spec(run, request)?;
+    let spec = spec(run, request, format)?;
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
@@ -197,7 +199,7 @@ fn on_exit(asked: wire::OnExit) -> OnExit {
     }
 }
 
-fn spec(run: RunId, request: wire::RunRequest) -> Result<Spec, ApiError> {
+fn spec(run: RunId, request: wire::RunRequest, format: Option<Format>) -> Result<Spec, ApiError> {
     let mut command = request.command.into_iter();
     let Some(program) = command.next() else {
         return Err(ApiError::bad_request("there is no command to run"));
@@ -222,6 +224,7 @@ fn spec(run: RunId, request: wire::RunRequest) -> Result<Spec, ApiError> {
         false => Streams::Pipes { stdin: Stdin::Closed },
     };
     spec.limits = limits::bounds(&request.limits);
+    limits::count(&mut spec, &request.limits, format)?;
     spec.on_exit = on_exit(request.on_exit);
     spec.grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
     spec.check().map_err(|e| ApiError::bad_request(e.to_string()))?;

@@ -5,6 +5,7 @@ use kennel_process::{Cause, End, ExitStatus, Survivor, UnknownStatus, Verdict};
 
 use super::error::start_error;
 use super::wire;
+use crate::meter::Account;
 use crate::store::Line;
 use crate::store::format::{self, Detail, Ended, Stuck};
 use crate::store::kept::{KeptRun, Standing};
@@ -39,7 +40,7 @@ pub(crate) fn view(run: &KeptRun) -> wire::Run {
         end: ended.map(ending_of),
         proof: ended.and_then(proof_in),
         output: None,
-        usage: None,
+        usage: run.usage_now().and_then(|account| usage_of(&account)),
     }
 }
 
@@ -109,6 +110,31 @@ pub(crate) fn removed(through: u64) -> wire::Event {
     };
     let kind = wire::EventKind::Removed;
     wire::Event { kind, through: Some(through), ..event(&line) }
+}
+
+/// An account that does not read is none.
+fn usage_of(account: &str) -> Option<wire::Usage> {
+    let account: Account = serde_json::from_str(account).ok()?;
+    let tokens = account.tokens;
+    Some(wire::Usage {
+        turns: account.turns,
+        tool_turns: account.tool_turns,
+        subagent_turns: account.subagent_turns,
+        tool_calls: account.tool_calls,
+        tokens: wire::Tokens {
+            input: tokens.input,
+            output: tokens.output,
+            cache_read: tokens.cache_read,
+            cache_write: tokens.cache_write,
+        },
+        cost_usd: account.cost_usd,
+        cost_basis: account.cost_basis,
+        session: account.session,
+        model: account.model,
+        standing: account.standing,
+        rate_limited_until: account.rate_limited_until,
+        trouble: account.trouble,
+    })
 }
 
 fn state_of(state: Standing) -> wire::State {

@@ -182,7 +182,7 @@ pub struct Run {
     pub survivor_count: u64,
     /// What it wrote, as far as that was asked for.
     pub output: Option<Output>,
-    /// What it used. Nothing counts it yet.
+    /// What it used, if somebody can count it.
     pub usage: Option<Usage>,
 }
 
@@ -199,12 +199,43 @@ pub struct Output {
 /// What a run used.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Completed responses of the model.
+    /// Completed responses of the model, sub-agents' included.
     pub turns: u64,
     /// Those that asked for a tool.
     pub tool_turns: u64,
-    /// What it cost.
+    /// Completed responses of sub-agents.
+    pub subagent_turns: u64,
+    /// Tools that were called.
+    pub tool_calls: u64,
+    /// Tokens by kind.
+    pub tokens: Tokens,
+    /// What it cost, if that can be known.
     pub cost_usd: Option<f64>,
+    /// What the cost rests on.
+    pub cost_basis: String,
+    /// The session, by which it can be resumed.
+    pub session: Option<String>,
+    /// The model in use.
+    pub model: Option<String>,
+    /// What the agent is doing: `working`, `waiting`, `retrying`, `rate_limited`, `finishing`.
+    pub standing: String,
+    /// Until when the service refuses, in seconds since 1970.
+    pub rate_limited_until: Option<u64>,
+    /// What is wrong with the counting.
+    pub trouble: Option<String>,
+}
+
+/// Tokens by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Tokens {
+    /// Read by the model, not from a cache.
+    pub input: u64,
+    /// Written by the model.
+    pub output: u64,
+    /// Read from a cache.
+    pub cache_read: u64,
+    /// Written to a cache.
+    pub cache_write: u64,
 }
 
 /// Where a run stands.

@@ -18,6 +18,8 @@ pub(crate) struct KeptRun {
     pub(crate) started: Option<Arc<Started>>,
     pub(crate) stuck: Option<Arc<Stuck>>,
     pub(crate) ended: Option<Arc<Ended>>,
+    /// What its meter said last. Not kept over a restart: its keeper says it again.
+    pub(crate) usage: Option<Arc<str>>,
 }
 
 /// Where a run stands, in the words of the store and of the API.
@@ -72,6 +74,7 @@ impl KeptRun {
             started: None,
             stuck: None,
             ended: None,
+            usage: None,
         }
     }
 
@@ -86,6 +89,19 @@ impl KeptRun {
             Detail::Nothing | Detail::Exited(_) | Detail::Request(_) => {}
         }
         run
+    }
+
+    /// What its meter said last, if its end has been recorded.
+    pub(crate) fn usage_at_end(&self) -> Option<String> {
+        match self.ended.as_deref() {
+            Some(Ended::Recorded(end)) => end.usage.clone(),
+            Some(Ended::NeverStarted { .. }) | None => None,
+        }
+    }
+
+    /// What it used, as far as somebody counted.
+    pub(crate) fn usage_now(&self) -> Option<String> {
+        self.usage_at_end().or_else(|| self.usage.as_deref().map(str::to_owned))
     }
 
     /// True once nothing more will happen to it without somebody's doing: dead, or stuck.

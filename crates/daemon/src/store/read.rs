@@ -172,6 +172,7 @@ fn kept_run(row: &Row<'_>) -> rusqlite::Result<KeptRun> {
         started: maybe_json(row, 4)?,
         stuck: maybe_json(row, 5)?,
         ended: maybe_json(row, 6)?,
+        usage: None,
     })
 }
 

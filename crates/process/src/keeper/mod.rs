@@ -130,15 +130,17 @@ fn become_keeper(dir: &RunDir, mut starter: UnixStream, make_meter: MakeMeter) -
     if let Some(descriptors) = spec.descriptors {
         sys::lower_descriptor_limit(descriptors)?;
     }
+    // Before the start: it may have to know what is there already.
+    let meter = std::panic::catch_unwind(|| make_meter(&spec)).unwrap_or(None);
     match start(dir, &spec, signals) {
         Ok((mut kept, leader)) => {
             failpoint("start.opened")?;
             tell_started(&starter, id, &kept, &leader);
             drop(leader);
             failpoint("start.told")?;
-            // After the start: a meter that cannot be made must not keep an agent waiting. What it
+            // After the start: a meter that cannot begin must not keep an agent waiting. What it
             // missed is in the files.
-            kept.metered = begin_meter(dir, &spec, make_meter);
+            kept.metered = meter.and_then(|meter| Metered::begin(dir.path(), meter).ok());
             drop(spec);
             sys::give_back_memory();
             run_loop::keep(kept, starter)
@@ -148,13 +150,6 @@ fn become_keeper(dir: &RunDir, mut starter: UnixStream, make_meter: MakeMeter) -
             starter.write_all(&json_frame(&reply))
         }
     }
-}
-
-/// Puts a meter to work, if the run is to have one.
-fn begin_meter(dir: &RunDir, spec: &Spec, make_meter: MakeMeter) -> Option<Metered> {
-    let made = std::panic::catch_unwind(|| make_meter(spec)).unwrap_or(None);
-    let begun = made.map(|meter| Metered::begin(dir.path(), meter));
-    begun.and_then(Result::ok)
 }
 
 /// Takes the starter's socket out of descriptor 0, which becomes `/dev/null` like 1 and 2.
