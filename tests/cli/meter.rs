@@ -135,6 +135,22 @@ fn a_resumed_session_is_charged_for_this_run_alone() {
     let run = home.all_runs().remove(0);
     assert_eq!(run["usage"]["tool_turns"], 3, "{run}");
     assert_eq!(run["usage"]["cost_usd"], 0.009, "{run}");
+    // Eight of the first run and three of this one, and one that nobody can count.
+    home.ok(&["run", "--", "true"]);
+    for (by, key) in [("run", run["id"].as_str()), ("agent", Some("claude"))] {
+        let report = home.json(&["usage", "--by", by]);
+        let lines = report["lines"].as_array().expect("a list");
+        assert!(lines.iter().any(|line| line["key"].as_str() == key), "{report}");
+        assert_eq!(report["total"]["tool_turns"], 11, "{report}");
+        assert_eq!(report["total"]["uncounted"], 1, "{report}");
+    }
+    let report = home.json(&["usage", "--by", "model"]);
+    let model = report["lines"]
+        .as_array()
+        .and_then(|lines| lines.iter().find(|line| line["key"] == "claude-sonnet-5").cloned());
+    let model = model.expect("it is there");
+    assert_eq!((&model["runs"], &model["tokens"]["output"]), (&2.into(), &1100.into()), "{model}");
+    assert!(home.ok(&["usage", "--by", "day"]).contains("total"));
     let unknown = home.kennel(&["run", "--max-tokens", "5", "--", "claude", "--continue"]);
     assert_eq!(unknown.code, 125, "{unknown:?}");
     assert!(unknown.err.contains("name the session"), "{unknown:?}");

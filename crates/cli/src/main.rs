@@ -25,7 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, limits, list, logs, run, send, service, show, stop, wait,
+    attach, daemon, doctor, generate, limits, list, logs, run, send, service, show, stop, usage,
+    wait,
 };
 use error::Failure;
 use output::Out;
@@ -48,6 +49,7 @@ enum Command {
     Show(show::ShowArgs),
     Logs(logs::LogsArgs),
     Limits(limits::LimitsArgs),
+    Usage(usage::UsageArgs),
     Attach(attach::AttachArgs),
     Send(send::SendArgs),
     Wait(wait::WaitArgs),
@@ -85,6 +87,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Show(args) => show::show(&args, &client()?, out),
         Command::Logs(args) => logs::logs(&args, &client()?, out),
         Command::Limits(args) => limits::limits(&args, &client()?, out),
+        Command::Usage(args) => usage::usage(&args, &client()?, out),
         Command::Attach(args) => attach::attach(args, &client()?),
         Command::Send(args) => send::send(&args, &client()?),
         Command::Wait(args) => wait::wait(&args, &client()?, out),

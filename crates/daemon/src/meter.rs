@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use kennel_process::{Chunk, Desk, LimitReached, Meter, Spec, Stream, Streams, Woken, read_output};
 use kennel_transcript::files::{self, Files, Place};
 use kennel_transcript::{
-    CostBasis, Entry, Format, History, Prices, Reader, Source, Standing, Tally, Used,
+    CostBasis, Entry, Format, History, ModelUse, Prices, Reader, Source, Standing, Tally, Tokens,
+    Used,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,8 @@ const PIECE_BYTES: usize = 256 << 10;
 const MAX_FILES: usize = 256;
 /// Entries of one directory that are looked at in a search.
 const MAX_ENTRIES: usize = 10_000;
+/// Models an account tells apart: it has to fit beside the proof.
+const MAX_MODELS: usize = 8;
 /// From this part of a limit on, somebody is warned, once.
 const WARN_AT: f64 = 0.8;
 
@@ -458,6 +461,16 @@ pub(crate) struct Account {
     /// Lines or things that could not be read.
     pub(crate) unread: u64,
     pub(crate) trouble: Option<String>,
+    /// By model, as far as that is told: the first of them.
+    #[serde(default)]
+    pub(crate) models: Vec<ModelAccount>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModelAccount {
+    pub(crate) model: String,
+    pub(crate) tokens: AccountTokens,
+    pub(crate) cost_usd: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -491,12 +504,7 @@ impl Account {
             tool_turns: used.tool_turns,
             subagent_turns: used.subagent_turns,
             tool_calls: used.tool_calls,
-            tokens: AccountTokens {
-                input: used.tokens.input,
-                output: used.tokens.output,
-                cache_read: used.tokens.cache_read,
-                cache_write: used.tokens.cache_write_5m + used.tokens.cache_write_1h,
-            },
+            tokens: AccountTokens::of(&used.tokens),
             cost_usd,
             cost_basis,
             session: used.session.clone(),
@@ -507,6 +515,25 @@ impl Account {
             unconfirmed: used.unconfirmed,
             unread: used.broken_lines + used.too_long_lines + used.unknown,
             trouble: trouble.map(str::to_owned),
+            models: used.models.iter().take(MAX_MODELS).map(ModelAccount::of).collect(),
+        }
+    }
+}
+
+impl ModelAccount {
+    fn of(used: &ModelUse) -> Self {
+        let tokens = AccountTokens::of(&used.tokens);
+        Self { model: used.model.clone(), tokens, cost_usd: used.usd }
+    }
+}
+
+impl AccountTokens {
+    fn of(tokens: &Tokens) -> Self {
+        Self {
+            input: tokens.input,
+            output: tokens.output,
+            cache_read: tokens.cache_read,
+            cache_write: tokens.cache_write_5m + tokens.cache_write_1h,
         }
     }
 }

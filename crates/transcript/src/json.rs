@@ -16,9 +16,26 @@ use serde::de::value::MapAccessDeserializer;
 /// of an error, and small enough to keep thousands.
 const MAX_KEPT_BYTES: usize = 256;
 
+/// The longest line that is checked for UTF-8 as a whole: above it the check costs more than it saves.
+const MAX_CHECKED_BYTES: usize = 4096;
+
 /// One object from the front of `bytes`, and how many bytes it took.
 pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<(T, usize)> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    // Short lines are checked for UTF-8 once as a whole, which is faster than each of their strings.
+    // Long ones have little that is kept; and what is not kept need not be UTF-8 in either.
+    if bytes.len() <= MAX_CHECKED_BYTES
+        && let Ok(text) = std::str::from_utf8(bytes)
+    {
+        return first(serde_json::Deserializer::from_str(text));
+    }
+    first(serde_json::Deserializer::from_slice(bytes))
+}
+
+fn first<'a, T, R>(mut reader: serde_json::Deserializer<R>) -> Option<(T, usize)>
+where
+    T: Deserialize<'a>,
+    R: serde_json::de::Read<'a>,
+{
     let value = T::deserialize(&mut reader).ok()?;
     Some((value, reader.into_iter::<IgnoredAny>().byte_offset()))
 }

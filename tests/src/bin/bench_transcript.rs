@@ -1,7 +1,7 @@
 //! The figures of the transcript readers, each beside its floor and its peer in the same run.
 //!
-//! `cargo run --release -p kennel-tests --no-default-features --bin bench-transcript` prints a table:
-//! ours is reader and tally together; the floor looks for the ends of lines and nothing else; the peer
+//! `cargo run --release -p kennel-tests --no-default-features --bin bench-transcript [-- SECTION]`
+//! prints a table; SECTION is `long`, `partial`, `disk` or `memory`. Ours is reader and tally together; the floor looks for the ends of lines and nothing else; the peer
 //! makes a `serde_json::Value` of each line. Nothing here is an assertion: machines differ, ratios
 //! tell.
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 use kennel_transcript::{Format, History, Prices, Reader, Source, Tally, Used};
 
 /// Bytes of each stream: several times what a processor caches.
-const STREAM_BYTES: usize = 256 << 20;
+const STREAM_BYTES: usize = 128 << 20;
 /// Bytes for the measurement of memory.
 const FLAT_BYTES: usize = 1 << 30;
 /// What a read from a pipe gives at once.
@@ -26,13 +26,22 @@ const ROUNDS: usize = 5;
 fn main() {
     println!("| stream | lines | ours | floor: split lines | peer: Value per line | ours / peer |");
     println!("|---|---|---|---|---|---|");
-    row("Claude, long messages", &stream(STREAM_BYTES, long_turn), Source::Stdout);
-    row("Claude, partial messages", &stream(STREAM_BYTES, partial_turn), Source::Stdout);
-    let disk = stream(STREAM_BYTES, recorded_turn);
-    row("Claude, transcript on disk", &disk, Source::File { subagent: false });
-    drop(disk);
-    println!();
-    flat_memory();
+    let only = std::env::args().nth(1);
+    let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
+    if wanted("long") {
+        row("Claude, long messages", &stream(long_turn), Source::Stdout);
+    }
+    if wanted("partial") {
+        row("Claude, partial messages", &stream(partial_turn), Source::Stdout);
+    }
+    if wanted("disk") {
+        let source = Source::File { subagent: false };
+        row("Claude, transcript on disk", &stream(recorded_turn), source);
+    }
+    if wanted("memory") {
+        println!();
+        flat_memory();
+    }
 }
 
 fn row(name: &str, bytes: &[u8], source: Source) {
@@ -128,10 +137,10 @@ fn resident_kb() -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-fn stream(bytes: usize, turn: fn(&mut String, usize)) -> Vec<u8> {
-    let mut text = String::with_capacity(bytes + (1 << 20));
+fn stream(turn: fn(&mut String, usize)) -> Vec<u8> {
+    let mut text = String::with_capacity(STREAM_BYTES + (1 << 20));
     let mut n = 0;
-    while text.len() < bytes {
+    while text.len() < STREAM_BYTES {
         turn(&mut text, n);
         n += 1;
     }

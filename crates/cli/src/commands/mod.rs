@@ -12,4 +12,5 @@ pub(crate) mod send;
 pub(crate) mod service;
 pub(crate) mod show;
 pub(crate) mod stop;
+pub(crate) mod usage;
 pub(crate) mod wait;

@@ -14,6 +14,7 @@ pub(crate) mod listen;
 mod output;
 mod runs;
 mod start;
+mod usage;
 mod view;
 pub mod wire;
 
@@ -83,6 +84,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::stop))
         .routes(routes!(runs::kill))
         .routes(routes!(limits::limits))
+        .routes(routes!(usage::usage))
         .routes(routes!(output::output))
         .routes(routes!(input::input))
         .routes(routes!(attach::attach))

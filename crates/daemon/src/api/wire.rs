@@ -225,6 +225,36 @@ pub struct Usage {
     pub trouble: Option<String>,
 }
 
+/// What runs used together.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UsageReport {
+    /// What the lines are by.
+    pub by: String,
+    /// One for each run, agent, day or model.
+    pub lines: Vec<UsageLine>,
+    /// All of them together.
+    pub total: UsageLine,
+}
+
+/// What some runs used together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct UsageLine {
+    /// The run, agent, day or model.
+    pub key: String,
+    /// How many runs, those that nobody could count among them.
+    pub runs: u64,
+    /// How many of them nobody could count.
+    pub uncounted: u64,
+    /// Completed responses of the model.
+    pub turns: u64,
+    /// Those that asked for a tool.
+    pub tool_turns: u64,
+    /// Tokens by kind.
+    pub tokens: Tokens,
+    /// What they cost, as far as that is known.
+    pub cost_usd: f64,
+}
+
 /// Tokens by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
