@@ -7,8 +7,8 @@
 //! the client's own files ---+
 //! ```
 //!
-//! Owns: finding and following those files, and what a limit in the agent's words means. Runs in the
-//! keeper, in a thread of its own, without the daemon. Stops nobody: it tells the keeper.
+//! Owns: finding and following those files, and what a limit in the agent's words means. Runs in
+//! the keeper, in a thread of its own, without the daemon. Stops nobody: it tells the keeper.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -313,8 +313,8 @@ impl Count {
         }
     }
 
-    /// Holds the run to its limits. Turns come before money: the order in which two that are reached
-    /// at once are told.
+    /// Holds the run to its limits. Turns come before money: the order in which two that are
+    /// reached at once are told.
     fn judge(&mut self, desk: &Desk) {
         let used = self.tally.used();
         desk.excuse(is_excused(&used));

@@ -54,8 +54,8 @@ impl Performer {
     }
 }
 
-/// Offers a stop to the run's keeper until it is taken. The journal has it, so that whoever was told
-/// of it need not ask again; a keeper that was made to stand still may wake up any time.
+/// Offers a stop to the run's keeper until it is taken. The journal has it, so that whoever was
+/// told of it need not ask again; a keeper that was made to stand still may wake up any time.
 async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
     let dir = observer.home.run_dir(run.as_str());
     let mut pause = FIRST_PAUSE;

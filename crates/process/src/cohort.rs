@@ -141,8 +141,8 @@ impl Cohort {
         }
     }
 
-    /// Counts the cohort's processes, its processor time and its memory. Who comes or goes meanwhile
-    /// may be missed: a count, and no evidence of anything.
+    /// Counts the cohort's processes, its processor time and its memory. Who comes or goes
+    /// meanwhile may be missed: a count, and no evidence of anything.
     pub(crate) fn sample(&self) -> io::Result<Sample> {
         let members = match &self.leaf {
             Some(leaf) => leaf.members()?,

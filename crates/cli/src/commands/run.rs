@@ -109,8 +109,8 @@ struct LimitArgs {
     /// Stop it when it has written so much.
     #[arg(long, value_name = "S", value_parser = parse_bytes)]
     output: Option<u64>,
-    /// Whose words it speaks: claude, codex, gemini, opencode, qwen, copilot, goose, aider, or none.
-    /// Found out from the command's name if not said.
+    /// Whose words it speaks: claude, codex, gemini, opencode, qwen, copilot, goose, aider, or
+    /// none. Found out from the command's name if not said.
     #[arg(long, value_name = "F")]
     format: Option<String>,
     /// Start it also if a limit cannot be enforced.
