@@ -43,6 +43,12 @@ impl Home {
         Self { path, env: Vec::new() }
     }
 
+    /// The one that another process of this test made and did not come to remove.
+    pub(crate) fn left_by(pid: u32) -> Self {
+        let path = std::env::temp_dir().join(format!("kn-{pid}-0"));
+        Self { path, env: Vec::new() }
+    }
+
     /// Gives every command from here on a variable.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -153,7 +159,7 @@ impl Home {
     /// The daemon's process, held.
     pub(crate) fn daemon(&self) -> Option<Process> {
         let note = fs::read_to_string(self.state().join("lock")).ok()?;
-        let pid = note.strip_prefix("process ")?.trim().parse().ok()?;
+        let pid = note.lines().next()?.strip_prefix("process ")?.trim().parse().ok()?;
         let process = Process::from_number(pid).ok()?;
         // The note may be of a daemon that is gone, and its number another's.
         let socket = UnixStream::connect(self.state().join("socket")).ok()?;

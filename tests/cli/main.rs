@@ -16,6 +16,7 @@ mod limits;
 mod meter;
 mod names;
 mod openapi;
+mod real;
 mod records;
 mod recovery;
 mod slots;

@@ -50,7 +50,9 @@ fn who_does_nothing_is_idle_and_who_computes_or_writes_is_not() {
     // Both would be stopped sooner if they were taken for idle.
     let both = Limits { wall: Some(Duration::from_millis(1500)), ..idle };
     ends("busy", "busy", &[], &both, |end| _ = stopped_by(end, "wall"));
-    ends("writes", "chatty", &["/dev/null", "1000", "50000", "0"], &both, |end| _ = stopped_by(end, "wall"));
+    ends("writes", "chatty", &["/dev/null", "1000", "50000", "0"], &both, |end| {
+        _ = stopped_by(end, "wall")
+    });
 }
 
 #[test]

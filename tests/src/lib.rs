@@ -4,6 +4,7 @@
 //! No test sleeps for a guess: [`until`] waits for a condition and fails loudly at its deadline.
 
 mod family;
+pub mod model;
 
 use std::ffi::OsString;
 use std::fs;

@@ -20,8 +20,13 @@ const READY_BOUND: Duration = Duration::from_secs(10);
 const READY_PAUSE: Duration = Duration::from_millis(2);
 /// Longer than any answer may take: the API's own bounds come first.
 const REPLY_BOUND: Duration = Duration::from_secs(90);
-/// How often a question is asked again if its answer was cut off.
-const TRIES: u32 = 3;
+/// How often something is asked again if its answer was cut off: daemons that are killed one after
+/// the other are an accident, not a rule.
+const TRIES: u32 = 20;
+/// How long a daemon that was told to leave may take to be replaced.
+const COMES_BACK_BOUND: Duration = Duration::from_secs(3);
+/// Pause between two looks for it.
+const COMES_BACK_PAUSE: Duration = Duration::from_millis(50);
 /// The most headers an answer of ours has.
 const MAX_HEADERS: usize = 32;
 /// HTTP's word for a path that is longer than a server takes.
@@ -84,15 +89,42 @@ impl Client {
         }
     }
 
+    /// Asks until there is an answer: if a daemon dies before it has given one, the next one is
+    /// asked. One that was told to leave is not started again; whoever replaces it is waited for.
     fn request(&self, how: &str, path: &str, body: &[u8], tries: u32) -> Result<Reply, Failure> {
-        for _ in 1..tries {
-            // If the daemon dies before it has answered, the next one is asked.
-            if let Ok(reply) = exchange(&mut self.connect()?, how, path, body) {
-                return reply.checked();
+        let mut left = tries;
+        loop {
+            let reply = exchange(&mut self.connect()?, how, path, body);
+            left = left.saturating_sub(1);
+            match reply.map(Reply::checked) {
+                Ok(Err(Failure::Told { error, .. }))
+                    if how == "GET" && error.code == "shutting_down" && left > 0 =>
+                {
+                    if !self.comes_back() {
+                        let message = "the daemon was told to leave; runs go on without it";
+                        return Err(Failure::new(NO_DAEMON, "daemon_left", message)
+                            .hint("ask again: any command starts it"));
+                    }
+                }
+                Ok(checked) => return checked,
+                Err(_) if left > 0 => {}
+                Err(e) => return Err(cut_off(&e)),
             }
         }
-        let reply = exchange(&mut self.connect()?, how, path, body);
-        reply.map_err(|e| cut_off(&e))?.checked()
+    }
+
+    /// Waits a while for a daemon that somebody else starts, as an update does.
+    pub(crate) fn comes_back(&self) -> bool {
+        let deadline = Instant::now() + COMES_BACK_BOUND;
+        // The one that leaves may still answer for a moment.
+        std::thread::sleep(COMES_BACK_PAUSE);
+        while Instant::now() < deadline {
+            if self.is_up() {
+                return true;
+            }
+            std::thread::sleep(COMES_BACK_PAUSE);
+        }
+        false
     }
 
     /// Has the daemon leave, and says what it leaves behind. `None` if there is none.
@@ -101,7 +133,7 @@ impl Client {
         request: &wire::ShutdownRequest,
         bound: Duration,
     ) -> Result<Option<wire::Shutdown>, Failure> {
-        let Ok(mut stream) = UnixStream::connect(self.home.socket()) else {
+        let Ok(mut stream) = self.reach() else {
             return Ok(None);
         };
         let body = encode(request)?;
@@ -109,7 +141,7 @@ impl Client {
         let reply = exchange_within(&mut stream, "POST", "/v1/shutdown", &body, bound);
         let shutdown = reply.map_err(|e| cut_off(&e))?.checked()?.json()?;
         let deadline = Instant::now() + READY_BOUND;
-        while UnixStream::connect(self.home.socket()).is_ok() {
+        while self.is_up() {
             if Instant::now() >= deadline {
                 return Err(Failure::new(FAILED, "daemon", "the daemon does not leave"));
             }
@@ -120,12 +152,27 @@ impl Client {
 
     /// True if a daemon answers; starts none.
     pub(crate) fn is_up(&self) -> bool {
-        UnixStream::connect(self.home.socket()).is_ok()
+        self.reach().is_ok()
+    }
+
+    /// A connection to the daemon, where we would have it, or where it says it is. A request holds
+    /// the whole environment: nobody gets it but our own user, or root.
+    fn reach(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(self.home.socket()).or_else(|e| {
+            let noted = self.home.noted_socket().filter(|noted| noted != self.home.socket());
+            noted.and_then(|noted| UnixStream::connect(noted).ok()).ok_or(e)
+        })?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        if peer != rustix::process::geteuid() && !peer.is_root() {
+            let why = format!("user {} listens there, and not you", peer.as_raw());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(stream)
     }
 
     /// Connects to the daemon, starting it if there is none.
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
-        match UnixStream::connect(self.home.socket()) {
+        match self.reach() {
             Ok(stream) => return Ok(stream),
             Err(e) if nobody_there(&e) => {}
             Err(e) => return Err(unreachable(self.home.socket(), &e.to_string())),
@@ -139,7 +186,7 @@ impl Client {
         })?;
         let deadline = Instant::now() + READY_BOUND;
         loop {
-            match UnixStream::connect(self.home.socket()) {
+            match self.reach() {
                 Ok(stream) => return Ok(stream),
                 Err(e) if nobody_there(&e) && Instant::now() < deadline => {
                     std::thread::sleep(READY_PAUSE);

@@ -15,7 +15,7 @@ use kennel_supervisor::{Claim, Event};
 
 use crate::event_loop::{Inbox, Outcome};
 use crate::home::Home;
-use crate::store::format::{Detail, Request};
+use crate::store::format::{Detail, Label, Request};
 use crate::store::{Store, StoreError};
 use crate::text::Text;
 use crate::time::Time;
@@ -34,8 +34,8 @@ pub(crate) struct Finder {
 /// Something the store does not know.
 #[derive(Debug)]
 pub(crate) enum Stray {
-    /// A run that lives, or may live: to be taken in.
-    Run(String),
+    /// A run that lives, or may live: to be taken in, with what its record says of it.
+    Run(String, Option<Box<Label>>),
     /// The directory of a run that is over, or never was: may be removed.
     Leftover(String),
 }
@@ -56,8 +56,8 @@ impl Finder {
             Err(e) => return tracing::warn!("failed to look for runs nobody knows of: {e}"),
         };
         for stray in strays {
-            if let Stray::Run(run) = stray {
-                self.take_in(&run).await;
+            if let Stray::Run(run, label) = stray {
+                self.take_in(&run, label).await;
             }
         }
     }
@@ -83,37 +83,54 @@ impl Finder {
                 // Retention came in between.
                 continue;
             }
-            let over = matches!(look, Ok(Ok(Adopted::Ended(_) | Adopted::NeverStarted)));
-            strays.push(if over { Stray::Leftover(run) } else { Stray::Run(run) });
+            let label = match &look {
+                Ok(Ok(Adopted::Ended(_) | Adopted::NeverStarted)) => {
+                    strays.push(Stray::Leftover(run));
+                    continue;
+                }
+                Ok(Ok(Adopted::Running { status, .. })) => status.started.label.as_deref(),
+                Ok(Ok(Adopted::Orphaned(orphan))) => orphan.started().label.as_deref(),
+                Ok(Ok(Adopted::Unreadable(_)) | Err(_)) | Err(_) => None,
+            };
+            let label = label.and_then(|json| serde_json::from_str(json).ok());
+            strays.push(Stray::Run(run, label));
         }
         Ok(strays)
     }
 
-    /// Makes a run that was found one of ours. Its slot is its own name: which it had is not known.
-    pub(crate) async fn take_in(&self, run: &str) -> bool {
-        let claim = Claim { slot: run.into(), worktree: None };
-        let request = Request {
-            command: vec![Text("?".into())],
-            cwd: Text("/".into()),
-            terminal: false,
-            stdin: false,
-            limits: Default::default(),
-            format: None,
-            worktree: None,
-            grace_ms: kennel_process::DEFAULT_GRACE.as_millis() as u64,
-            on_exit: OnExit::Sweep,
-            at_ms: Time::now().0,
-            boot: String::new(),
-        };
+    /// Makes a run that was found one of ours, in the slot its record names, or in one of its own if
+    /// that is not known or somebody else has it by now.
+    pub(crate) async fn take_in(&self, run: &str, label: Option<Box<Label>>) -> bool {
         tracing::warn!(run, "found a run that the store does not know; it is taken in");
-        let event = Event::Found { run: run.into(), claim };
-        let told = self.inbox.tell(event, Detail::Request(Arc::new(request))).await;
-        matches!(told, Ok(Outcome::Done | Outcome::AlreadySo))
+        let request = label.as_ref().map_or_else(unknown_request, |label| label.request.clone());
+        let detail = Detail::Request(Arc::new(request));
+        let own = Claim { slot: run.into(), worktree: None };
+        let kept = label.map(|label| Claim {
+            slot: label.slot.as_str().into(),
+            worktree: label.worktree.as_deref().map(Into::into),
+        });
+        for claim in kept.into_iter().chain([own]) {
+            let event = Event::Found { run: run.into(), claim };
+            match self.inbox.tell(event, detail.clone()).await {
+                Ok(Outcome::Done | Outcome::AlreadySo) => return true,
+                Ok(Outcome::Refused(_)) => {}
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
-    /// Removes the directory of a run that is over and that the store does not know.
-    pub(crate) fn remove(&self, run: &str) -> io::Result<()> {
-        fs::remove_dir_all(self.home.run_dir(run))
+    /// Removes the directory of a run that is over, if the store still does not know it and no
+    /// keeper has come to it meanwhile.
+    pub(crate) async fn remove(&self, run: &str) -> io::Result<()> {
+        use rustix::fs::{FlockOperation, flock};
+        let dir = self.home.run_dir(run);
+        let held = fs::File::open(&dir)?;
+        flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+        if self.store.run(run).await.map_err(io::Error::other)?.is_some() {
+            return Err(io::Error::other("it is a run's by now"));
+        }
+        if is_empty(&dir)? { fs::remove_dir(&dir) } else { fs::remove_dir_all(&dir) }
     }
 
     /// Cgroups named after runs that the store does not know, or knows to be dead.
@@ -132,6 +149,23 @@ impl Finder {
     /// True if SQLite finds nothing wrong with the store.
     pub(crate) async fn store_is_sound(&self) -> Result<Option<String>, StoreError> {
         self.store.quick_check().await
+    }
+}
+
+/// What is said of a run whose record says nothing of it.
+fn unknown_request() -> Request {
+    Request {
+        command: vec![Text("?".into())],
+        cwd: Text("/".into()),
+        terminal: false,
+        stdin: false,
+        limits: Default::default(),
+        format: None,
+        worktree: None,
+        grace_ms: kennel_process::DEFAULT_GRACE.as_millis() as u64,
+        on_exit: OnExit::Sweep,
+        at_ms: Time::now().0,
+        boot: String::new(),
     }
 }
 

@@ -28,7 +28,7 @@ const LEAVING_BOUND: Duration = Duration::from_secs(5);
 /// Pause between two looks at its lock.
 const LEAVING_PAUSE: Duration = Duration::from_millis(5);
 /// More than any note of ours in the lock file.
-const MAX_NOTE_BYTES: u64 = 256;
+const MAX_NOTE_BYTES: u64 = 512;
 
 /// The places of one kennel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,20 @@ impl Home {
         DirBuilder::new().mode(0o700).create(self.run_dir(run))
     }
 
+    /// Where the daemon that has this home says its socket is.
+    #[must_use]
+    pub fn noted_socket(&self) -> Option<PathBuf> {
+        let note = self.note().ok()?;
+        let socket = note.splitn(2, |b| *b == b'\n').nth(1).filter(|path| !path.is_empty())?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(socket)))
+    }
+
+    fn note(&self) -> io::Result<Vec<u8>> {
+        let mut note = Vec::new();
+        File::open(self.state.join("lock"))?.take(MAX_NOTE_BYTES).read_to_end(&mut note)?;
+        Ok(note)
+    }
+
     /// Takes the home for this process, for as long as the returned file is open.
     pub(crate) fn lock(&self) -> Result<File, HomeError> {
         let path = self.state.join("lock");
@@ -133,17 +147,19 @@ impl Home {
                     std::thread::sleep(LEAVING_PAUSE);
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let mut holder = String::new();
-                    let _ = (&file).take(MAX_NOTE_BYTES).read_to_string(&mut holder);
+                    let holder = self.note().unwrap_or_default();
+                    let holder = holder.split(|b| *b == b'\n').next().unwrap_or_default();
+                    let holder = String::from_utf8_lossy(holder).into_owned();
                     return Err(HomeError::Held { home: self.state.clone(), holder });
                 }
                 Err(TryLockError::Error(e)) => return Err(HomeError::Io(path, e)),
             }
         }
         // Over the old one and cut afterwards: that needs no space, of which there may be none.
-        let note = format!("process {}", std::process::id());
-        let written =
-            file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
+        // With the way to it: whoever has another runtime directory looks for it elsewhere.
+        let mut note = format!("process {}\n", std::process::id()).into_bytes();
+        note.extend(self.socket.as_os_str().as_bytes());
+        let written = file.write_all(&note).and_then(|()| file.set_len(note.len() as u64));
         written.map_err(|e| HomeError::Io(path, e))?;
         Ok(file)
     }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -45,6 +46,18 @@ impl Live {
             self.locked().values().map(|run| run.borrow().clone()).collect();
         runs.sort_by(|a, b| (b.request.at_ms, &b.id).cmp(&(a.request.at_ms, &a.id)));
         runs
+    }
+
+    /// Waits until nobody is starting any more, at most so long.
+    pub(crate) async fn starts_settle(&self, bound: Duration) {
+        let deadline = tokio::time::Instant::now() + bound;
+        let starting = |run: &KeptRun| run.started.is_none() && run.ended.is_none();
+        for run in self.all().into_iter().filter(|run| starting(run)) {
+            if let Some(mut changes) = self.watch(&run.id) {
+                let settled = changes.wait_for(|run| !starting(run) || run.is_over());
+                drop(tokio::time::timeout_at(deadline, settled).await);
+            }
+        }
     }
 
     /// A run as it was just committed.

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use kennel_process::{
     Adopted, Cause, Connection, ConnectionError, End, Event as Told, Hurry, Liveness, Orphan,
-    Process, Spec, StartError, State as KeeperState, Status, Survivor, Swept, Told as Heard,
-    Verdict, adopt, ended_by_reboot,
+    Process, Spec, StartError, StartStage, State as KeeperState, Status, Survivor, Swept,
+    Told as Heard, Verdict, adopt, ended_by_reboot,
 };
 use kennel_supervisor::{Ending, Event, RunId, Stop};
 use tokio::io::Interest;
@@ -41,6 +41,8 @@ use crate::time::Time;
 const STARTS_AT_ONCE: usize = 16;
 /// Runs looked at at once after a restart.
 const LOOKS_AT_ONCE: usize = 32;
+/// Stops handed over at once.
+const STOPS_AT_ONCE: usize = 16;
 /// Enough for the kill protocol; a sweep waits out graces and has a thread of its own.
 const SWEEP_STACK_BYTES: usize = 512 << 10;
 /// Pause before a run that cannot be looked at is looked at again, or before the store is offered a
@@ -66,6 +68,7 @@ pub(crate) struct Observer {
     pub(crate) metrics: Metrics,
     starts: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    pub(crate) stops: Arc<Semaphore>,
     /// How soon runs are to end whose keepers could not be told.
     hurries: Arc<Mutex<BTreeMap<RunId, Hurry>>>,
 }
@@ -84,7 +87,8 @@ impl Observer {
     pub(crate) fn new(home: Home, inbox: Inbox, live: Live, metrics: Metrics) -> Self {
         let starts = Arc::new(Semaphore::new(STARTS_AT_ONCE));
         let looks = Arc::new(Semaphore::new(LOOKS_AT_ONCE));
-        Self { home, inbox, live, metrics, starts, looks, hurries: Arc::default() }
+        let stops = Arc::new(Semaphore::new(STOPS_AT_ONCE));
+        Self { home, inbox, live, metrics, starts, looks, stops, hurries: Arc::default() }
     }
 
     /// Starts a run that was admitted, and stays with it.
@@ -94,8 +98,12 @@ impl Observer {
             // Never closed.
             let _turn = self.starts.acquire().await;
             let start = tokio::task::spawn_blocking(move || kennel_process::start(&spec, &dir));
-            let Ok(started) = start.await else { return };
-            started
+            match start.await {
+                Ok(started) => started,
+                // Whoever panicked has told nobody what became of it.
+                Err(e) if e.is_panic() => Err(StartError::KeeperDied),
+                Err(_) => return,
+            }
         };
         let mut attending = Attending { observer: self, run, leader: None, owed: VecDeque::new() };
         let next = match started {
@@ -106,6 +114,12 @@ impl Observer {
                 }
                 attending.leader = Some(started.leader);
                 Next::Watch(started.connection)
+            }
+            // Somebody was there before, and may be there still: what lives is not "never started".
+            Err(StartError::Failed(failure))
+                if failure.stage == StartStage::Directory && failure.errno.is_none() =>
+            {
+                Next::LookAgain
             }
             Err(StartError::Failed(failure)) => {
                 let ended = Ended::NeverStarted {
@@ -323,6 +337,15 @@ impl Attending<'_> {
         }
         if let Some(status) = status.exit {
             self.tell_exit(status).await?;
+        }
+        match status.state {
+            KeeperState::Stopping => {
+                self.tell(Event::Stopping(self.run.clone()), Detail::Nothing).await?;
+            }
+            KeeperState::Stuck => {
+                self.tell_survivors(status.survivors, status.survivor_count).await?;
+            }
+            KeeperState::Running | KeeperState::Ended => {}
         }
         if let Some(end) = status.end {
             return self.keep_end(keeper, Box::new(end)).await;

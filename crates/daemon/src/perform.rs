@@ -61,13 +61,21 @@ async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
         let dir = dir.clone();
+        // Never closed.
+        let turn = observer.stops.acquire().await;
         let asked = tokio::task::spawn_blocking(move || {
+            // One that somebody, its own agent perhaps, made stand still is to hear it.
+            if attempt > 1 {
+                kennel_process::wake_keeper(&dir);
+            }
             Connection::open(&dir).and_then(|mut keeper| match stop {
                 Stop::Ask { grace_ms } => keeper.stop(grace_ms.map(Duration::from_millis)),
                 Stop::Force => keeper.kill(),
             })
         });
-        match asked.await {
+        let asked = asked.await;
+        drop(turn);
+        match asked {
             Ok(Ok(())) => return,
             Ok(Err(e @ (ConnectionError::NoAnswer | ConnectionError::Refused(_)))) => {
                 tracing::warn!(%run, attempt, "the stop was not taken: {e}");
@@ -76,7 +84,8 @@ async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
                 }
             }
             // It is gone. Whoever stops what it left behind is told how soon.
-            Ok(Err(_)) => return observer.hurry(&run, stop),
+            // Or it could not be reached for a reason that passes: then it is asked again.
+            Ok(Err(_)) => observer.hurry(&run, stop),
             // The daemon is leaving; the next one finds the stop in the journal.
             Err(_) => return,
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
 use kennel_supervisor::{Event, Phase, RunId, State};
@@ -32,6 +32,8 @@ use crate::time::Time;
 
 /// How long requests under way may take to finish when the daemon leaves.
 const LEAVE_BOUND: Duration = Duration::from_secs(1);
+/// How often the daemon looks whether its socket is still there.
+const SOCKET_LOOK: Duration = Duration::from_secs(2);
 /// Threads for what may wait: starts, looks, questions to the store.
 const BLOCKING_THREADS: usize = 128;
 /// Descriptors one live run needs here: its keeper's connection, twice, and its leader.
@@ -112,7 +114,7 @@ async fn serve_until_told(
         // Afterwards: a directory that is just being removed looks like one that lost its record.
         retain_for_ever(finder, keep).await;
     });
-    leave_on_signals(inbox.clone(), leaving.clone()).map_err(ServeError::Io)?;
+    leave_on_signals(inbox.clone(), live.clone(), leaving.clone()).map_err(ServeError::Io)?;
 
     let app = App {
         home: home.clone(),
@@ -123,10 +125,12 @@ async fn serve_until_told(
         metrics: metrics.clone(),
         leaving: left.clone(),
         writers: Default::default(),
+        talks: Default::default(),
         boot,
         started_at: Time::now(),
         room,
     };
+    let performer_leaves = leaving.clone();
     let performer = Performer { observer, leaving };
     let event_loop = EventLoop { state, writer, live, feed, metrics, performer };
     let mind = on_own_thread(event_loop, outbox).map_err(ServeError::Io)?;
@@ -140,6 +144,7 @@ async fn serve_until_told(
         drop(left.wait_for(|leaving| *leaving).await);
         tokio::time::sleep(LEAVE_BOUND).await;
     };
+    tokio::spawn(leave_if_unreachable(home.clone(), performer_leaves));
     tracing::info!("serving on {}", home.socket().display());
     ready();
     tokio::select! {
@@ -148,7 +153,8 @@ async fn serve_until_told(
         // A daemon that can decide nothing must not keep the next one from coming.
         _ = mind => return Err(ServeError::Io(io::Error::other("the event loop ended"))),
     }
-    // Gone before the lock is: whoever connects from here on starts the next daemon.
+    // Gone before the lock is: whoever connects from here on starts the next daemon. The lock is
+    // still ours, so that nobody else's can be there.
     let _ = fs::remove_file(home.socket());
     tracing::info!("left; runs go on");
     Ok(())
@@ -217,7 +223,21 @@ fn adopt_all(state: &State, observer: &Observer) {
     }
 }
 
-fn leave_on_signals(inbox: Inbox, leaving: watch::Sender<bool>) -> io::Result<()> {
+/// A daemon whose socket somebody removed can be asked nothing any more, and keeps the next one from
+/// coming: it leaves.
+async fn leave_if_unreachable(home: Home, leaving: watch::Sender<bool>) {
+    let own = fs::metadata(home.socket()).map(|meta| meta.ino()).ok();
+    loop {
+        tokio::time::sleep(SOCKET_LOOK).await;
+        if fs::metadata(home.socket()).map(|meta| meta.ino()).ok() != own {
+            tracing::error!("somebody removed {}; leaving", home.socket().display());
+            leaving.send_replace(true);
+            return;
+        }
+    }
+}
+
+fn leave_on_signals(inbox: Inbox, live: Live, leaving: watch::Sender<bool>) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -226,6 +246,7 @@ fn leave_on_signals(inbox: Inbox, leaving: watch::Sender<bool>) -> io::Result<()
             _ = terminate.recv() => {}
         }
         drop(inbox.tell(Event::ShutdownRequested { stop: None }, Detail::Nothing).await);
+        live.starts_settle(api::daemon::START_BOUND).await;
         // Also if the store did not take it: a full disk must not keep a daemon alive.
         leaving.send_replace(true);
     });

@@ -123,6 +123,12 @@ pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
     }
 }
 
+/// Lets the keeper of the run in this directory go on, if somebody made it stand still. True if it
+/// lives.
+pub fn wake_keeper(dir: &Path) -> bool {
+    wake(&RunDir::new(dir))
+}
+
 /// Lets a keeper go on that somebody, its own agent perhaps, made stand still. The one named in the
 /// lock's note, and no other.
 fn wake(dir: &RunDir) -> bool {

@@ -51,7 +51,9 @@ mod spawn;
 mod spec;
 mod sys;
 
-pub use adopt::{AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot};
+pub use adopt::{
+    AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, wake_keeper,
+};
 pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
 pub use containment::{Containment, FoundLeaf, LeafId, found_leaves, strongest_containment};
 pub use control::{Event, PROTOCOL, Refusal, RefusalCode, State, Status};
@@ -75,6 +77,6 @@ pub use spawn::{
     KeeperProgram, Run, StartError, raise_descriptor_limit, start, start_detached, start_with,
 };
 pub use spec::{
-    COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MAX_GRACE, MIN_KEEP_BYTES,
-    OnExit, RunId, Spec, SpecError, Stdin, Streams, TerminalSize,
+    COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MAX_GRACE, MAX_LABEL_BYTES,
+    MIN_KEEP_BYTES, OnExit, RunId, Spec, SpecError, Stdin, Streams, TerminalSize,
 };

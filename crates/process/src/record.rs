@@ -103,6 +103,9 @@ pub struct Started {
     pub ask: Signal,
     /// The time it then gets.
     pub grace: Duration,
+    /// What whoever started it wanted to find again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// When, in milliseconds of the Unix clock.
     pub at_ms: u64,
 }
@@ -628,6 +631,7 @@ mod tests {
             on_exit: OnExit::Sweep,
             ask: Signal::TERM,
             grace: Duration::from_secs(10),
+            label: None,
             at_ms: 1,
         }
     }

@@ -100,6 +100,10 @@ pub struct Spec {
     /// Bounds on it.
     #[serde(default)]
     pub limits: Limits,
+    /// What whoever started it wants to find again beside its record, in their own words; at most
+    /// [`MAX_LABEL_BYTES`].
+    #[serde(default)]
+    pub label: Option<String>,
     /// What its meter is told, in the words of whoever made the meter.
     #[serde(default)]
     pub meter: Option<String>,
@@ -113,6 +117,8 @@ pub struct Spec {
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// The longest grace: a stop that takes longer is none.
 pub const MAX_GRACE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The longest label: it has its place in the record beside the identities.
+pub const MAX_LABEL_BYTES: usize = 4 << 10;
 /// How much of each output stream is kept if nobody said otherwise.
 pub const DEFAULT_KEEP_BYTES: u64 = 256 << 20;
 /// The least that can be kept: head and tail need room for at least one chunk each.
@@ -134,6 +140,7 @@ impl Spec {
             keep_bytes: DEFAULT_KEEP_BYTES,
             containment: crate::Containment::Cgroup,
             limits: Limits::default(),
+            label: None,
             meter: None,
             descriptors: None,
         }
@@ -165,6 +172,9 @@ impl Spec {
             if let Some(bad) = [name, value].into_iter().find(|s| has_nul(s)) {
                 return Err(SpecError::NulByte(bad.clone()));
             }
+        }
+        if let Some(label) = self.label.as_ref().filter(|label| label.len() > MAX_LABEL_BYTES) {
+            return Err(SpecError::Label(label.len()));
         }
         if self.grace > MAX_GRACE {
             return Err(SpecError::Grace(self.grace));
@@ -299,6 +309,8 @@ pub enum SpecError {
     EnvName(OsString),
     /// Fewer bytes of output kept than one head and one tail need.
     KeepBytes(u64),
+    /// A label longer than [`MAX_LABEL_BYTES`].
+    Label(usize),
     /// A grace longer than [`MAX_GRACE`].
     Grace(Duration),
 }
@@ -316,6 +328,9 @@ impl fmt::Display for SpecError {
             }
             Self::EnvName(name) => {
                 write!(f, "{name:?} is not a variable's name: it is empty or holds '='")
+            }
+            Self::Label(n) => {
+                write!(f, "the label has {n} bytes and may have {MAX_LABEL_BYTES}")
             }
             Self::Grace(grace) => {
                 write!(f, "a grace of {grace:?} is too long: allow at most {MAX_GRACE:?}")

@@ -1,8 +1,8 @@
 //! aider: text on standard output, and the analytics log, which is JSON.
 //!
-//! Owns both readers. What matters of them: the text ends each response with a line of rounded tokens
-//! and its cost, the log has the same exactly; neither names responses, both tell each once; there are
-//! no tools; in the log the name of the model may be masked.
+//! Owns both readers. What matters of them: the text ends each response with a line of rounded
+//! tokens and its cost, the log has the same exactly; neither names responses, both tell each once;
+//! there are no tools; in the log the name of the model may be masked.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::reader::{Tell, tell_if_new};
 const MASKED: &str = "REDACTED";
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     model: String,
     turns: u64,

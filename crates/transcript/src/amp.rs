@@ -12,7 +12,7 @@ use crate::json::{Flag, Loose, Text, front, object};
 use crate::reader::{Tell, tell_if_new};
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     model: String,

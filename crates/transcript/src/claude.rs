@@ -6,15 +6,18 @@
 //!   `<synthetic>` is the client's own, and one that is `aborted` was never completed; neither is a
 //!   turn.
 //! - On standard output `usage` is a placeholder from the start of the response. With partial
-//!   messages `message_delta` has the true one, for the main loop only. The transcript has it for all.
+//!   messages `message_delta` has the true one, for the main loop only. The transcript has it for
+//!   all.
 //! - `result`, `cost-state` and the answer to `get_usage` carry totals, of the session from some
 //!   version on and of the process before it; a run may print several results.
 //! - `subtype` says success when the service failed: `is_error` is what counts.
 
 use serde::Deserialize;
 
-use crate::entry::{Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting};
-use crate::json::{Count, Flag, Fold, Gather, Loose, Number, Text, Values, front, object};
+use crate::entry::{
+    Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
+};
+use crate::json::{Count, Flag, Fold, Gather, Loose, Number, Text, Values, front, object, unix_ms};
 use crate::reader::{Source, Tell, tell_if_new};
 
 /// How many tool calls or results of one line are told one by one. Models ask for tens at most; a
@@ -25,15 +28,17 @@ const MAX_BLOCKS: usize = 256;
 const SYNTHETIC: &str = "<synthetic>";
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
+    /// What is older is not this run's.
+    pub(crate) since_ms: Option<u64>,
     session: String,
     model: String,
     /// The response that partial messages are about, and what its beginning said.
     streamed: Streamed,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Streamed {
     id: String,
     model: String,
@@ -46,6 +51,10 @@ impl State {
         let session =
             if line.session_id.is_empty() { &line.session_on_disk } else { &line.session_id };
         tell_if_new(&mut self.session, session.as_str(), tell, Entry::Session);
+        let is_old = |since| unix_ms(line.timestamp.as_str()).is_some_and(|told| told < since);
+        if self.since_ms.is_some_and(is_old) {
+            return Some(length);
+        }
         match (line.kind.as_str(), source) {
             ("stream_event", _) => self.partial(&line, bytes, tell),
             ("assistant", _) if line.historical.0 => {}
@@ -154,9 +163,17 @@ impl State {
                 "idle" => tell(Entry::Waiting(Waiting::Input)),
                 _ => {}
             },
-            "thinking_tokens" | "status" | "permission_denied" | "task_started"
-            | "task_progress" | "task_updated" | "task_notification"
-            | "background_tasks_changed" | "hook_started" | "hook_progress" | "hook_response"
+            "thinking_tokens"
+            | "status"
+            | "permission_denied"
+            | "task_started"
+            | "task_progress"
+            | "task_updated"
+            | "task_notification"
+            | "background_tasks_changed"
+            | "hook_started"
+            | "hook_progress"
+            | "hook_response"
             | "compact_boundary" => {}
             other => tell(Entry::Unknown(format!("system/{}", front(other)))),
         }
@@ -172,8 +189,13 @@ fn rest(bytes: &[u8]) -> Rest<'_> {
 fn recorded(kind: &str, line: &Rest<'_>, tell: Tell<'_>) {
     match kind {
         "cost-state" => tell_total(line.total_cost_on_disk, &line.model_usage.0, tell),
-        "system" | "queue-operation" | "last-prompt" | "summary" | "attachment"
-        | "file-history-snapshot" | "progress" => {}
+        "system"
+        | "queue-operation"
+        | "last-prompt"
+        | "summary"
+        | "attachment"
+        | "file-history-snapshot"
+        | "progress" => {}
         other => tell(Entry::Unknown(front(other).to_owned())),
     }
 }
@@ -210,9 +232,9 @@ fn rate_limit(info: &RateLimitInfo<'_>, tell: Tell<'_>) {
     }
 }
 
-/// What the lines that come by the thousand need, and the kind of all others. The kind may come last,
-/// so it cannot choose a shape beforehand; and a shape with room for everything takes longer to clear
-/// than a short line to read. What else a line has is read in a second look, at few lines.
+/// What the lines that come by the thousand need, and the kind of all others. The kind may come
+/// last, so it cannot choose a shape beforehand; and a shape with room for everything takes longer
+/// to clear than a short line to read. What else a line has is read in a second look, at few lines.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(default, borrow, rename = "type")]
@@ -240,6 +262,8 @@ struct Line<'a> {
     historical: Flag,
     #[serde(default, borrow)]
     error: Text<'a>,
+    #[serde(default, borrow)]
+    timestamp: Text<'a>,
 }
 
 #[derive(Default, Deserialize)]

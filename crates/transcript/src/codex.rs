@@ -2,17 +2,20 @@
 //!
 //! Owns the three readers. What matters of them:
 //!
-//! - Standard output cannot tell one response from the next; what it calls a turn is a whole prompt.
-//!   Turns, tokens and the model are in the rollout, one `token_usage_record` per response, written
-//!   before the tools of that response run. Older files have `token_count` instead, after the tools.
+//! - Standard output cannot tell one response from the next; what it calls a turn is a whole
+//!   prompt. Turns, tokens and the model are in the rollout, one `token_usage_record` per response,
+//!   written before the tools of that response run. Older files have `token_count` instead, after
+//!   the tools.
 //! - `turn.completed` has totals of the thread, of its root only, earlier runs included.
 //! - A sub-agent has a rollout of its own, which may begin with a replay of its parent's.
-//! - `input_tokens` includes what was cached, `output_tokens` the reasoning. That it also includes what
-//!   is written to a cache is assumed, not measured.
+//! - `input_tokens` includes what was cached, `output_tokens` the reasoning. That it also includes
+//!   what is written to a cache is assumed, not measured.
 
 use serde::Deserialize;
 
-use crate::entry::{Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting};
+use crate::entry::{
+    Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
+};
 use crate::json::{Count, Fold, Gather, Loose, Number, Text, front, object};
 use crate::reader::{Source, Tell, tell_if_new};
 
@@ -20,7 +23,7 @@ use crate::reader::{Source, Tell, tell_if_new};
 const MAX_RECEIVERS: usize = 64;
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     /// The root thread, or the thread whose rollout this is.
     thread: String,
@@ -125,7 +128,8 @@ impl State {
                 tell(Entry::Result(Ending { is_error, subtype: status.kept() }));
             }
             method if method.ends_with("/requestApproval") => {
-                // The sample has no item/started before it, so this is what says a tool was asked for.
+                // The sample has no item/started before it, so this is what says a tool was asked
+                // for.
                 self.tools += 1;
                 tell(Entry::Waiting(Waiting::Approval));
             }
@@ -135,11 +139,9 @@ impl State {
     }
 
     fn served_item(&mut self, item: &Item<'_>, step: Step, tell: Tell<'_>) {
-        let is_tool = match item.kind.as_str() {
-            "commandExecution" | "fileChange" | "mcpToolCall" | "collabToolCall"
-            | "collabAgentToolCall" | "webSearch" => true,
-            _ => false,
-        };
+        let tools =
+            ["commandExecution", "fileChange", "mcpToolCall", "collabToolCall", "webSearch"];
+        let is_tool = tools.contains(&item.kind.as_str());
         match step {
             Step::Started if is_tool => {
                 self.tools += 1;

@@ -3,8 +3,9 @@
 //! Owns both readers, which see the same events with different gaps: what a call used is on disk
 //! only, and the session's id is on standard output only in its last line. What matters of them: a
 //! response is one `turnId` of one `interactionId`, told when it is complete and not when its turn
-//! ends, for that comes after its tools; input includes what was read from and written to the cache;
-//! `cost` is not money; an aborted run ends with exit code 0 and says so only in `assistant.idle`.
+//! ends, for that comes after its tools; input includes what was read from and written to the
+//! cache; `cost` is not money; an aborted run ends with exit code 0 and says so only in
+//! `assistant.idle`.
 
 use serde::Deserialize;
 
@@ -13,7 +14,7 @@ use crate::json::{Count, Flag, Fold, Gather, Loose, Number, Text, front, object}
 use crate::reader::{Source, Tell, tell_if_new};
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     model: String,

@@ -2,8 +2,8 @@
 //!
 //! Owns that reader, written from Cursor's documents: the client has no package in a registry and
 //! could not be run. As documented messages have no names and no tokens are told, so a response is
-//! taken to begin with the first text or tool call after a tool's end. The final line may never come,
-//! and the client may stay after it.
+//! taken to begin with the first text or tool call after a tool's end. The final line may never
+//! come, and the client may stay after it.
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ use crate::json::{Flag, Text, front, object};
 use crate::reader::{Tell, tell_if_new};
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     model: String,

@@ -62,6 +62,29 @@ pub enum Entry {
     TooLong,
 }
 
+impl Entry {
+    /// Whether it says something of the agent, and not only of the line it was on.
+    pub(crate) fn is_about_the_agent(&self) -> bool {
+        match self {
+            Self::Line | Self::Unknown(_) | Self::Plain | Self::Broken | Self::TooLong => false,
+            Self::Session(_)
+            | Self::Model(_)
+            | Self::Subagent(_)
+            | Self::Turn(_)
+            | Self::ToolStarted { .. }
+            | Self::ToolFinished { .. }
+            | Self::Usage(_)
+            | Self::Total(_)
+            | Self::Working
+            | Self::Waiting(_)
+            | Self::Retrying { .. }
+            | Self::RateLimit(_)
+            | Self::Result(_)
+            | Self::Error(_) => true,
+        }
+    }
+}
+
 /// One completed response of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -78,8 +101,8 @@ pub struct Turn {
 pub enum TurnId {
     /// By a name that every source of the run gives it.
     Shared(String),
-    /// By its place in this source, counted from one; another source may tell it, too, and nobody can
-    /// say which of its turns it is.
+    /// By its place in this source, counted from one; another source may tell it, too, and nobody
+    /// can say which of its turns it is.
     Own(u64),
 }
 
@@ -215,7 +238,8 @@ pub enum RateLimit {
 /// A final answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Whether the client calls it a failure; some call a failure a success, and this sees through it.
+    /// Whether the client calls it a failure; some call a failure a success, and this sees through
+    /// it.
     pub is_error: bool,
     /// The client's own word for it.
     pub subtype: String,

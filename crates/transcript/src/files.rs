@@ -11,8 +11,8 @@ use crate::format::Format;
 /// How deep a search goes at most: for Codex these are year, month and day.
 pub const MAX_SEARCH_DEPTH: usize = 3;
 
-/// The longest project directory whose name Claude Code is known to write in full; what it does to a
-/// longer one was not measured, so the session is searched for instead.
+/// The longest project directory whose name Claude Code is known to write in full; what it does to
+/// a longer one was not measured, so the session is searched for instead.
 const MAX_PROJECT_BYTES: usize = 200;
 
 /// What tells a variable of the agent's environment.
@@ -36,7 +36,8 @@ pub struct Place {
     pub depth: usize,
     /// What it is called.
     pub name: Name,
-    /// Whether such files are sub-agents': there may be many, and they appear while the run goes on.
+    /// Whether such files are sub-agents': there may be many, and they appear while the run goes
+    /// on.
     pub subagents: bool,
     /// Whether a file of that name may be another session's, so that the
     /// [`Session`](crate::Entry::Session) it tells first has to be compared.
@@ -77,15 +78,15 @@ impl Place {
         Self { subagents: true, ..self }
     }
 
-    fn to_be_confirmed(self) -> Self {
+    fn needing_proof(self) -> Self {
         Self { confirm: true, ..self }
     }
 }
 
 /// Where the files of a session are.
 ///
-/// `cwd` is the agent's working directory with links resolved, as the kernel gives it to the client.
-/// Only aider's file depends on `argv`.
+/// `cwd` is the agent's working directory with links resolved, as the kernel gives it to the
+/// client. Only aider's file depends on `argv`.
 pub fn files(
     format: Format,
     lookup: Lookup<'_>,
@@ -105,7 +106,7 @@ pub fn files(
         Format::Gemini => {
             // The directory of a project has a name that only the client's own register knows.
             let root = dir_in(lookup, "GEMINI_CLI_HOME").unwrap_or(home).join(".gemini/tmp");
-            Files::At(vec![Place::below(root, 2, "session-", ".jsonl").to_be_confirmed()])
+            Files::At(vec![Place::below(root, 2, "session-", ".jsonl").needing_proof()])
         }
         Format::Copilot => {
             let root = dir_in(lookup, "COPILOT_HOME").unwrap_or_else(|| home.join(".copilot"));
@@ -153,7 +154,7 @@ fn claude(lookup: Lookup<'_>, home: &Path, cwd: &Path, session: &str) -> Vec<Pla
         if project.len() > MAX_PROJECT_BYTES {
             places.push(Place::exact(projects.clone(), 1, &name));
             let children = Place::below(projects, MAX_SEARCH_DEPTH, "agent-", ".jsonl");
-            places.push(children.of_subagents().to_be_confirmed());
+            places.push(children.of_subagents().needing_proof());
             continue;
         }
         let dir = projects.join(&project);
@@ -293,8 +294,8 @@ pub struct Belt {
     pub usd: Option<f64>,
 }
 
-/// What to insert into a command line, and where. Nothing for limits the client does not have and for
-/// those the user has set.
+/// What to insert into a command line, and where. Nothing for limits the client does not have and
+/// for those the user has set.
 pub fn belt(format: Format, argv: &[String], belt: &Belt) -> (usize, Vec<String>) {
     let mut words = Vec::new();
     let mut pass = |flag: &str, value: Option<String>| {
@@ -327,8 +328,8 @@ pub fn belt(format: Format, argv: &[String], belt: &Belt) -> (usize, Vec<String>
     (after_program(format, argv), words)
 }
 
-/// Behind the program and, where flags belong to a subcommand, behind that. A program that starts the
-/// client, such as `env` or `npx`, is passed over.
+/// Behind the program and, where flags belong to a subcommand, behind that. A program that starts
+/// the client, such as `env` or `npx`, is passed over.
 fn after_program(format: Format, argv: &[String]) -> usize {
     let program = argv.iter().position(|word| Format::guess(word) == Some(format)).unwrap_or(0);
     let subcommand = match format {
@@ -408,7 +409,10 @@ mod tests {
     #[test]
     fn other_sessions_are_where_their_variables_say() {
         let places = at(Format::Codex, &[("HOME", "/h")], "T");
-        assert_eq!((places[0].dir.as_path(), places[0].depth), (Path::new("/h/.codex/sessions"), 3));
+        assert_eq!(
+            (places[0].dir.as_path(), places[0].depth),
+            (Path::new("/h/.codex/sessions"), 3)
+        );
         assert!(places[0].matches("rollout-2026-11-15T19-37-58-T.jsonl"));
         assert!(!places[0].matches("rollout-2026-11-15T19-37-58-U.jsonl"));
         let places = at(Format::Codex, &[("HOME", "/h"), ("CODEX_HOME", "/x")], "T");
@@ -430,10 +434,7 @@ mod tests {
         assert_eq!(places[0].dir, Path::new("/w/log"));
         assert!(places[0].matches("a.jsonl"));
         let line = argv("aider --message x");
-        assert!(matches!(
-            files(Format::Aider, &none, Path::new("/w"), "", &line),
-            Files::None(_)
-        ));
+        assert!(matches!(files(Format::Aider, &none, Path::new("/w"), "", &line), Files::None(_)));
     }
 
     #[test]

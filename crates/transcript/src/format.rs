@@ -61,8 +61,8 @@ impl Format {
         }
     }
 
-    /// The client behind a command, by the last part of its path. `agent` is not taken for Cursor's,
-    /// though it also goes by that name: too many other programs do.
+    /// The client behind a command, by the last part of its path. `agent` is not taken for
+    /// Cursor's, though it also goes by that name: too many other programs do.
     pub fn guess(program_name: &str) -> Option<Self> {
         let base = program_name.rsplit('/').next().unwrap_or_default();
         let stem = [".exe", ".js", ".mjs", ".py"].iter().find_map(|end| base.strip_suffix(end));
@@ -167,7 +167,9 @@ pub fn can_count(format: Format, what: Countable) -> Result<Basis, &'static str>
             Turns | ToolTurns => of(Sources::Both, ""),
             Tokens | Money => of(Sources::Files, "from its chat file, which has no sub-agents"),
         },
-        Format::Opencode => of(Sources::Stdout, "sub-agents and the call for a title are not shown"),
+        Format::Opencode => {
+            of(Sources::Stdout, "sub-agents and the call for a title are not shown")
+        }
         Format::Qwen => match what {
             Turns | ToolTurns => of(Sources::Stdout, ""),
             Tokens | Money => of(Sources::Stdout, "side calls are only in the total at the end"),
@@ -178,9 +180,9 @@ pub fn can_count(format: Format, what: Countable) -> Result<Basis, &'static str>
         },
         Format::Goose => match what {
             Turns | ToolTurns => of(Sources::Stdout, ""),
-            Tokens | Money => {
-                Err("goose tells tokens and cost only at the end; until then they are in a database")
-            }
+            Tokens | Money => Err(
+                "goose tells tokens and cost only at the end; until then they are in a database",
+            ),
         },
         Format::Aider => match what {
             Turns => of(Sources::Both, ""),

@@ -18,7 +18,7 @@ use crate::reader::{Source, Tell, tell_if_new};
 const MAX_CALLS: usize = 256;
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     model: String,

@@ -2,8 +2,9 @@
 //!
 //! Owns that reader; what Goose keeps on disk is a database. What matters of it: the chunks of one
 //! response share `message.id`; tokens and money come once, at the end, for the whole session; text
-//! may stand in front of an object on the same line; an error of the service is an ordinary text with
-//! exit code 0, known by how it begins. Input includes what was read from and written to the cache.
+//! may stand in front of an object on the same line; an error of the service is an ordinary text
+//! with exit code 0, known by how it begins. Input includes what was read from and written to the
+//! cache.
 
 use serde::Deserialize;
 
@@ -18,7 +19,7 @@ const MAX_BLOCKS: usize = 256;
 const ERROR_BEGINS: &str = "Ran into this error";
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     model: String,
 }

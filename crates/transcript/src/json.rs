@@ -1,28 +1,31 @@
 //! Reading JSON that may be anything: leaves that accept every kind, objects that may be missing.
 //!
-//! Owns the shapes from which the clients' lines are built. They borrow from the line, keep only what
-//! is asked for, and skip the rest without a copy. A leaf of an unexpected kind reads as empty, so
-//! that a release which turns a string into an object costs one fact and not the whole line.
+//! Owns the shapes from which the clients' lines are built. They borrow from the line, keep only
+//! what is asked for, and skip the rest without a copy. A leaf of an unexpected kind reads as
+//! empty, so that a release which turns a string into an object costs one fact and not the whole
+//! line.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The longest name, id or message that is kept: enough for every id seen and for the first sentence
-/// of an error, and small enough to keep thousands.
+/// The longest name, id or message that is kept: enough for every id seen and for the first
+/// sentence of an error, and small enough to keep thousands.
 const MAX_KEPT_BYTES: usize = 256;
 
-/// The longest line that is checked for UTF-8 as a whole: above it the check costs more than it saves.
+/// The longest line that is checked for UTF-8 as a whole: above it the check costs more than it
+/// saves.
 const MAX_CHECKED_BYTES: usize = 4096;
 
 /// One object from the front of `bytes`, and how many bytes it took.
 pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<(T, usize)> {
-    // Short lines are checked for UTF-8 once as a whole, which is faster than each of their strings.
-    // Long ones have little that is kept; and what is not kept need not be UTF-8 in either.
+    // Short lines are checked for UTF-8 once as a whole, which is faster than each of their
+    // strings. Long ones have little that is kept; and what is not kept need not be UTF-8 in
+    // either.
     if bytes.len() <= MAX_CHECKED_BYTES
         && let Ok(text) = std::str::from_utf8(bytes)
     {
@@ -68,6 +71,29 @@ impl Text<'_> {
 pub(crate) fn front(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_KEPT_BYTES)]
 }
+
+/// Milliseconds since 1970 of a time as JavaScript writes it, such as `2026-11-15T19:24:19.864Z`.
+pub(crate) fn unix_ms(time: &str) -> Option<u64> {
+    let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut clock = clock.split([':', '.']).map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    let milli = clock.next().flatten().unwrap_or(0);
+    let in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month);
+    if !in_range || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // Years are counted from March, so that the day of a leap year comes last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year / 4 - year / 100 + year / 400;
+    let days = year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1;
+    let days = days.checked_sub(DAYS_TO_1970)?;
+    Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli.min(999))
+}
+
+/// From the first of March of the year 0 to the first of January of 1970.
+const DAYS_TO_1970: u64 = 719_468;
 
 /// Accepts every kind of value; a visitor overrides the kinds it wants.
 macro_rules! ignore {
@@ -333,5 +359,55 @@ impl<'de, T: Gather<'de>> Deserialize<'de> for Values<T> {
         }
 
         Ok(Self(Loose::<Inner<T>>::deserialize(from)?.0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_javascript_writes_them() {
+        assert_eq!(unix_ms("1970-01-01T00:00:00.000Z"), Some(0));
+        assert_eq!(unix_ms("2000-02-29T12:00:00Z"), Some(951_825_600_000));
+        assert_eq!(unix_ms("2026-11-15T19:24:19.864Z"), Some(1_794_770_659_864));
+        for no_time in ["", "Z", "2026-13-01T00:00:00Z", "2026-11-15 19:24:19", "x-y-zT1:2:3Z"] {
+            assert_eq!(unix_ms(no_time), None, "{no_time}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_of_another_kind_reads_as_empty() {
+        #[derive(Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        struct Leaves<'a> {
+            #[serde(borrow)]
+            text: Text<'a>,
+            count: Count,
+            number: Number,
+            flag: Flag,
+            inner: Loose<Inner>,
+        }
+
+        #[derive(Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        struct Inner {
+            count: Count,
+        }
+
+        for value in ["null", "true", "1", "-1", "1.5", "1e400", "\"x\"", "[1,[2]]", "{\"a\":{}}"] {
+            let line = format!(
+                r#"{{"text":{value},"count":{value},"number":{value},"flag":{value},"inner":{value}}}"#
+            );
+            let read = object::<Leaves<'_>>(line.as_bytes());
+            // A number beyond all numbers is no JSON that can be read.
+            assert_eq!(read.is_some(), value != "1e400", "{value}");
+        }
+        let line = br#"{"text":"a","count":3,"number":0.5,"flag":true,"inner":{"count":4}} tail"#;
+        let (leaves, length) = object::<Leaves<'_>>(line).expect("it is well-formed");
+        assert_eq!(length, line.len() - " tail".len());
+        assert_eq!((leaves.text.as_str(), leaves.count.0), ("a", 3));
+        assert_eq!((leaves.number.0, leaves.flag.0), (Some(0.5), true));
+        assert_eq!(leaves.inner.0.count.0, 4);
     }
 }

@@ -17,14 +17,14 @@
 //! assert_eq!((used.turns, used.tool_turns, used.open_tools), (1, 1, 1));
 //! ```
 //!
-//! A run may have several sources: its standard output, and files its client keeps about the session.
-//! Each has a [`Reader`] of its own and all of them feed one tally, which counts every response once.
-//! [`files`] says where those files are and how to have a client use a session id of ours;
-//! [`can_count`] says beforehand what can be counted for a client at all.
+//! A run may have several sources: its standard output, and files its client keeps about the
+//! session. Each has a [`Reader`] of its own and all of them feed one tally, which counts every
+//! response once. [`files`] says where those files are and how to have a client use a session id of
+//! ours; [`can_count`] says beforehand what can be counted for a client at all.
 //!
 //! Owns: the words for what agents report, how each client writes them, what they cost. Never does
-//! I/O, never reads a clock, never fails on input: what is unknown, broken or too long is counted as
-//! such. The work is linear in the bytes given, the memory is bounded by constants.
+//! I/O, never reads a clock, never fails on input: what is unknown, broken or too long is counted
+//! as such. The work is linear in the bytes given, the memory is bounded by constants.
 
 #![forbid(unsafe_code)]
 

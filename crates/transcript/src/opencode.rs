@@ -1,9 +1,9 @@
 //! opencode: `run --format json` on standard output.
 //!
 //! Owns that reader; what opencode keeps on disk is a database, and standard output suffices. What
-//! matters of it: a response is what lies between `step_start` and `step_finish`; a tool is told only
-//! when it has finished, so one that hangs looks like silence; there is no final line; the steps of
-//! sub-agents and the call for a title are not shown. Input excludes what was cached.
+//! matters of it: a response is what lies between `step_start` and `step_finish`; a tool is told
+//! only when it has finished, so one that hangs looks like silence; there is no final line; the
+//! steps of sub-agents and the call for a title are not shown. Input excludes what was cached.
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ use crate::json::{Count, Loose, Number, Text, front, object};
 use crate::reader::{Tell, tell_if_new};
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     child: String,

@@ -1,8 +1,8 @@
 //! What tokens cost: a dated table, shipped with the program and overridable by its user.
 //!
-//! Owns the table, how a model is found in it, and the arithmetic. Amounts are whole picodollars, so
-//! that sums are exact and taking back what was added leaves nothing behind. Never asks the network:
-//! a price that changes while a run goes on would make its limit another.
+//! Owns the table, how a model is found in it, and the arithmetic. Amounts are whole picodollars,
+//! so that sums are exact and taking back what was added leaves nothing behind. Never asks the
+//! network: a price that changes while a run goes on would make its limit another.
 
 use std::collections::BTreeMap;
 
@@ -125,8 +125,9 @@ impl Prices {
         &self.source
     }
 
-    /// The price of a model: by its very name, else by what is left of the name without the provider
-    /// in front and the date behind. A name that only begins like a known one is another model.
+    /// The price of a model: by its very name, else by what is left of the name without the
+    /// provider in front and the date behind. A name that only begins like a known one is another
+    /// model.
     pub fn find(&self, model: &str) -> Option<&Price> {
         let short = plain_name(model);
         self.models.get(model).or_else(|| self.models.get(short)).or_else(|| {
@@ -135,7 +136,8 @@ impl Prices {
         })
     }
 
-    /// What one response cost. All tokens have to be of one: prices rise with the length of a prompt.
+    /// What one response cost. All tokens have to be of one: prices rise with the length of a
+    /// prompt.
     pub fn price(&self, model: &str, tokens: &Tokens) -> Priced {
         let (pico, known) = self.pico(model, tokens);
         Priced { usd: pico as f64 / PICO_PER_USD, known }
@@ -217,8 +219,8 @@ fn dearer(one: Option<LongContext>, other: Option<LongContext>) -> Option<LongCo
     })
 }
 
-/// A name without what providers put around it: `anthropic/` and `us.anthropic.` in front, `-20250929`,
-/// `@20250929`, `-2025-08-07`, `-v1:0`, `-latest` and `[1m]` behind.
+/// A name without what providers put around it: `anthropic/` and `us.anthropic.` in front,
+/// `-20250929`, `@20250929`, `-2025-08-07`, `-v1:0`, `-latest` and `[1m]` behind.
 fn plain_name(model: &str) -> &str {
     let name = model.rsplit('/').next().unwrap_or(model);
     let vendors = ["anthropic.", "openai.", "google."];

@@ -2,8 +2,8 @@
 //!
 //! Owns that reader. What differs from the model: the lines of one response have different ids, and
 //! only its last one has a usage that is not zero, which is how a response is told; input includes
-//! what was read from the cache; the total at the end is the session's and has side calls in it that
-//! no line shows; there is no such line when a limit or a signal ended the run.
+//! what was read from the cache; the total at the end is the session's and has side calls in it
+//! that no line shows; there is no such line when a limit or a signal ended the run.
 
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ use crate::json::{Count, Flag, Loose, Text, front, object};
 use crate::reader::{Tell, tell_if_new};
 
 /// What is remembered from line to line.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     session: String,
     model: String,
@@ -45,11 +45,8 @@ impl State {
         let pending = &mut self.pending[usize::from(subagent)];
         *pending += message.content.0.tool_count;
         let usage = message.usage.0;
-        let tokens = tokens(
-            usage.input_tokens.0,
-            usage.cache_read_input_tokens.0,
-            usage.output_tokens.0,
-        );
+        let tokens =
+            tokens(usage.input_tokens.0, usage.cache_read_input_tokens.0, usage.output_tokens.0);
         if tokens != Tokens::default() {
             let id = message.id.kept();
             let tools = std::mem::take(pending);
@@ -70,7 +67,8 @@ impl State {
 
 fn result(line: &Line<'_>, tell: Tell<'_>) {
     let usage = &line.usage.0;
-    let tokens = tokens(usage.input_tokens.0, usage.cache_read_input_tokens.0, usage.output_tokens.0);
+    let tokens =
+        tokens(usage.input_tokens.0, usage.cache_read_input_tokens.0, usage.output_tokens.0);
     tell(Entry::Total(Total { since: Span::Session, tokens: Some(tokens), usd: None }));
     if line.is_error.0 {
         tell(Entry::Error(line.error.0.message.kept()));
@@ -80,12 +78,7 @@ fn result(line: &Line<'_>, tell: Tell<'_>) {
 
 /// All input includes what was read from the cache.
 fn tokens(input: u64, cached: u64, output: u64) -> Tokens {
-    Tokens {
-        input: input.saturating_sub(cached),
-        output,
-        cache_read: cached,
-        ..Tokens::default()
-    }
+    Tokens { input: input.saturating_sub(cached), output, cache_read: cached, ..Tokens::default() }
 }
 
 #[derive(Default, Deserialize)]

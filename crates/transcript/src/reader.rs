@@ -1,7 +1,7 @@
 //! From bytes to lines to entries, however the bytes are cut.
 //!
-//! Owns where a line ends, how long one may be, and what is tried on one that is not plain JSON. What
-//! an object means is said in the file of its client.
+//! Owns where a line ends, how long one may be, and what is tried on one that is not plain JSON.
+//! What an object means is said in the file of its client.
 
 use crate::entry::Entry;
 use crate::format::Format;
@@ -15,8 +15,8 @@ pub const MAX_LINE_BYTES: usize = 8 << 20;
 /// What a reader keeps of its memory after a long line.
 const KEPT_LINE_BYTES: usize = 64 << 10;
 
-/// How often JSON is looked for on a line that begins with text. A brace may be part of the text; to
-/// try each of them would take quadratic time.
+/// How often JSON is looked for on a line that begins with text. A brace may be part of the text;
+/// to try each of them would take quadratic time.
 const MAX_GLUE_TRIES: usize = 4;
 
 /// Where the bytes come from.
@@ -47,7 +47,7 @@ pub(crate) type Tell<'t> = &'t mut dyn FnMut(Entry);
 ///
 /// The same bytes give the same entries, however they are cut into calls of
 /// [`feed`](Self::feed).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     format: Format,
     source: Source,
@@ -59,7 +59,7 @@ pub struct Reader {
 }
 
 /// What a client's reader has to remember from line to line.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Client {
     Claude(claude::State),
     Codex(codex::State),
@@ -89,6 +89,18 @@ impl Reader {
             Format::Cursor => Client::Cursor(cursor::State::default()),
         };
         Self { format, source, client, partial: Vec::new(), skipping: false }
+    }
+
+    /// Leaves out lines that say they are older than this, in milliseconds since 1970. For the file
+    /// of a forked session of Claude Code, which begins with a copy of the older one; elsewhere it
+    /// changes nothing. A file that was there before the run is better read from where it ended
+    /// then: times are the machine's, and a clock can be set back.
+    #[must_use]
+    pub fn since(mut self, unix_ms: u64) -> Self {
+        if let Client::Claude(state) = &mut self.client {
+            state.since_ms = Some(unix_ms);
+        }
+        self
     }
 
     /// The client whose stream is read.

@@ -7,10 +7,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// How many names are remembered. What repeats a response repeats it within seconds: the blocks of
-/// one answer come together, and a file trails standard output by one write. In that time a run with a
-/// hundred sub-agents at once has some hundred responses; this is many times that, and all tables of a
-/// tally together stay below 1 MiB. What is forgotten and then repeated is counted twice, so a limit
-/// can only bite early.
+/// one answer come together, and a file trails standard output by one write. In that time a run
+/// with a hundred sub-agents at once has some hundred responses; this is many times that, and all
+/// tables of a tally together stay below 1 MiB. What is forgotten and then repeated is counted
+/// twice, so a limit can only bite early.
 pub(crate) const MAX_REMEMBERED: usize = 2048;
 
 /// The last things, by name.
@@ -66,7 +66,10 @@ mod tests {
         }
         assert_eq!(recent.insert(3, 33), None, "a known name needs no room");
         assert_eq!(recent.insert(u64::MAX, 7), Some(0));
-        assert_eq!((recent.get(0), recent.get(3), recent.get(u64::MAX)), (None, Some(&33), Some(&7)));
+        assert_eq!(
+            (recent.get(0), recent.get(3), recent.get(u64::MAX)),
+            (None, Some(&33), Some(&7))
+        );
         assert_eq!(recent.values.len(), MAX_REMEMBERED);
     }
 }

@@ -1,14 +1,17 @@
-//! What a run has used so far, from all its sources: every response once, and the best number for it.
+//! What a run has used so far, from all its sources: every response once, and the best number for
+//! it.
 //!
 //! Owns the counting. Three rules make it right:
 //!
 //! - **A response is one response**, however many lines and sources tell it. Turns are counted by
-//!   their shared name; a source without such names is counted by itself, and the larger count holds.
-//! - **The better number wins.** A placeholder gives way to what was streamed, that to what is on disk;
-//!   of two equally good ones the one with more output holds, for clients write snapshots first.
-//! - **A total is never added.** It counts as far as it exceeds what was there when it was first seen
-//!   in a resumed run, and from zero in a fresh one; and only where responses were not recorded one
-//!   by one, which is the truth for this run.
+//!   their shared name; a source without such names is counted by itself, and the larger count
+//!   holds.
+//! - **The better number wins.** A placeholder gives way to what was streamed, that to what is on
+//!   disk; of two equally good ones the one with more output holds, for clients write snapshots
+//!   first.
+//! - **A total is never added.** It counts as far as it exceeds what was there when it was first
+//!   seen in a resumed run, and from zero in a fresh one; and only where responses were not
+//!   recorded one by one, which is the truth for this run.
 
 use crate::entry::{
     Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
@@ -55,10 +58,15 @@ pub struct Tally {
     /// What was told without the name of a response, per source.
     nameless: [Ledger; 2],
     has_recorded: bool,
-    unconfirmed: u64,
     total: Option<SeenTotal>,
+    /// How many totals were told, and what was counted per response since the last.
+    totals: u64,
+    since_total: Sum,
+    unconfirmed: u64,
     session: Option<String>,
     model: Option<String>,
+    /// Standard output is in a form that can be read.
+    has_stdout: bool,
     standing: Standing,
     ending: Option<Ending>,
     rate_limited_until: Option<u64>,
@@ -89,7 +97,8 @@ pub struct Used {
     pub usd: f64,
     /// What the dollars rest on.
     pub basis: CostBasis,
-    /// Responses of which only a placeholder is known, so that tokens and dollars are too low.
+    /// Responses of which only a placeholder is known and that no total includes yet, so that
+    /// tokens and dollars are too low.
     pub unconfirmed: u64,
     /// What was counted per response, by model. Not where only totals are known.
     pub models: Vec<ModelUse>,
@@ -207,6 +216,8 @@ struct SeenUsage {
     tokens: Tokens,
     pico: u64,
     said: bool,
+    /// How many totals had been told when the response first was.
+    after_total: u64,
 }
 
 /// Sums by model.
@@ -269,10 +280,13 @@ impl Tally {
             named: Ledger::default(),
             nameless: Default::default(),
             has_recorded: false,
-            unconfirmed: 0,
             total: None,
+            totals: 0,
+            since_total: Sum::default(),
+            unconfirmed: 0,
             session: None,
             model: None,
+            has_stdout: false,
             standing: Standing::Working,
             ending: None,
             rate_limited_until: None,
@@ -290,10 +304,11 @@ impl Tally {
 
     /// Takes up one entry of one source.
     pub fn add(&mut self, source: Source, entry: &Entry) {
+        self.has_stdout |= source == Source::Stdout && entry.is_about_the_agent();
         match entry {
             Entry::Line => self.counts.lines += 1,
             Entry::Session(id) => self.name_session(source, id),
-            Entry::Model(model) => self.model = Some(model.clone()),
+            Entry::Model(model) => self.name_model(source, model),
             Entry::Subagent(_) => {}
             Entry::Turn(turn) => self.turn(source, turn),
             Entry::ToolStarted { id, name: _ } => self.tool_started(id),
@@ -311,10 +326,7 @@ impl Tally {
                 self.standing = Standing::RateLimited { until: *until };
             }
             Entry::RateLimit(RateLimit::Warning { until: _ }) => {}
-            Entry::Result(ending) => {
-                self.ending = Some(ending.clone());
-                self.standing = Standing::Finishing;
-            }
+            Entry::Result(ending) => self.result(source, ending),
             Entry::Error(message) => {
                 self.errors += 1;
                 self.last_error = Some(message.clone());
@@ -362,6 +374,20 @@ impl Tally {
     fn name_session(&mut self, source: Source, id: &str) {
         if !source.is_subagent() {
             self.session = Some(id.to_owned());
+        }
+    }
+
+    fn name_model(&mut self, source: Source, model: &str) {
+        if !source.is_subagent() {
+            self.model = Some(model.to_owned());
+        }
+    }
+
+    /// A file trails: the end of one prompt may be read there when the next is under way.
+    fn result(&mut self, source: Source, ending: &Ending) {
+        if source == Source::Stdout || !self.has_stdout {
+            self.ending = Some(ending.clone());
+            self.standing = Standing::Finishing;
         }
     }
 
@@ -468,13 +494,24 @@ impl Tally {
         }
         if let Some(old) = old {
             self.named.rows[old.row].sum.take_back(&old);
-            self.unconfirmed -= u64::from(old.grade == Grade::Placeholder);
         }
-        let seen = self.named.take(&self.prices, self.model_of(usage), usage);
-        self.unconfirmed += u64::from(seen.grade == Grade::Placeholder);
+        let mut seen = self.named.take(&self.prices, self.model_of(usage), usage);
+        seen.after_total = old.map_or(self.totals, |old| old.after_total);
+        if seen.after_total == self.totals {
+            self.count_since_total(old, &seen);
+        }
         self.has_recorded |= seen.grade == Grade::Recorded;
         self.usages.insert(name, seen);
         self.usage_names.insert(name_of(id), name);
+    }
+
+    fn count_since_total(&mut self, old: Option<SeenUsage>, new: &SeenUsage) {
+        if let Some(old) = old {
+            self.since_total.take_back(&old);
+            self.unconfirmed -= u64::from(old.grade == Grade::Placeholder);
+        }
+        self.since_total.put(new);
+        self.unconfirmed += u64::from(new.grade == Grade::Placeholder);
     }
 
     /// A response is known by its own id and its request's. Where one source gives no request, the
@@ -516,6 +553,9 @@ impl Tally {
                 is_ours = counted.tokens != Tokens::default();
             }
         }
+        self.totals += 1;
+        self.since_total = Sum::default();
+        self.unconfirmed = 0;
         let tokens = total.tokens;
         self.total = Some(SeenTotal { tokens, pico, tokens_before, pico_before, is_ours });
     }
@@ -537,32 +577,51 @@ impl Tally {
 
     fn cost(&self) -> (Tokens, f64, CostBasis) {
         let counted = self.counted();
-        let (mut tokens, mut pico) = (counted.tokens, counted.pico());
-        let mut basis = self.counted_basis(&counted);
-        let trust_total = self.history == History::Fresh || !self.has_recorded;
-        if let Some(total) = self.total.filter(|total| total.is_ours && trust_total) {
-            let told = total.tokens.unwrap_or_default().minus(&total.tokens_before);
-            tokens = tokens.larger(&told);
-            match total.pico.map(|pico| pico.saturating_sub(total.pico_before)) {
-                Some(said) if said >= pico => (pico, basis) = (said, CostBasis::Said),
-                Some(_) => {}
-                None => {
-                    // Calls that no line showed. At the price of a short prompt: which were long
-                    // cannot be known.
-                    let more = told.minus(&counted.tokens);
-                    if more != Tokens::default() {
-                        let model = self.used_model();
-                        let (price, known) = self.prices.pico(&model, &more);
-                        pico = pico.saturating_add(price);
-                        basis = self.basis_with(basis, &model, known);
-                    }
-                }
+        let basis = self.counted_basis(&counted);
+        let (tokens, pico, basis) = match self.trusted_total() {
+            Some(total) => self.with_total(&total, &counted, basis),
+            None if counted.tokens == Tokens::default() && counted.pico() == 0 => {
+                (counted.tokens, 0, CostBasis::Unknown)
             }
-        }
-        if tokens == Tokens::default() && pico == 0 && self.total.is_none_or(|t| !t.is_ours) {
-            basis = CostBasis::Unknown;
-        }
+            None => (counted.tokens, counted.pico(), basis),
+        };
         (tokens, pico as f64 / PICO_PER_USD, basis)
+    }
+
+    /// A total that may say more than what was counted. In a resumed run it is a guess beside what
+    /// was recorded one by one.
+    fn trusted_total(&self) -> Option<SeenTotal> {
+        let trusted = self.history == History::Fresh || !self.has_recorded;
+        self.total.filter(|total| total.is_ours && trusted)
+    }
+
+    fn with_total(
+        &self,
+        total: &SeenTotal,
+        counted: &Sum,
+        basis: CostBasis,
+    ) -> (Tokens, u64, CostBasis) {
+        // With files to read, what comes after a total may be older than it.
+        let since = if self.has_recorded { Sum::default() } else { self.since_total };
+        let told = total.tokens.unwrap_or_default().minus(&total.tokens_before).plus(&since.tokens);
+        let tokens = counted.tokens.larger(&told);
+        let pico = counted.pico();
+        if let Some(said) = total.pico {
+            let said = said.saturating_sub(total.pico_before).saturating_add(since.pico());
+            return if said >= pico {
+                (tokens, said, CostBasis::Said)
+            } else {
+                (tokens, pico, basis)
+            };
+        }
+        // Calls that no line showed, at the price of a short prompt: which were long nobody knows.
+        let more = told.minus(&counted.tokens);
+        if more == Tokens::default() {
+            return (tokens, pico, basis);
+        }
+        let model = self.used_model();
+        let (price, known) = self.prices.pico(&model, &more);
+        (tokens, pico.saturating_add(price), self.basis_with(basis, &model, known))
     }
 
     fn used_model(&self) -> String {
@@ -656,10 +715,11 @@ impl Ledger {
         let (grade, tokens) = (usage.grade, usage.tokens);
         let (pico, known) = prices.pico(&model, &tokens);
         let row = self.row(model, known);
+        let seen = SeenUsage { grade, row, tokens, pico, said: false, after_total: 0 };
         let seen = match usage.usd.filter(|usd| *usd > 0.0) {
             // Nothing for something is what clients say that know no price.
-            Some(usd) => SeenUsage { grade, row, tokens, pico: pico_of(usd), said: true },
-            None => SeenUsage { grade, row, tokens, pico, said: false },
+            Some(usd) => SeenUsage { pico: pico_of(usd), said: true, ..seen },
+            None => seen,
         };
         self.rows[row].sum.put(&seen);
         seen

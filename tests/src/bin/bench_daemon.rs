@@ -80,7 +80,7 @@ impl Home {
 
     fn daemon(&self) -> u32 {
         let note = fs::read_to_string(self.path.join("state/lock")).expect("it is there");
-        note.trim_start_matches("process ").trim().parse().expect("a number")
+        note.lines().next().unwrap_or_default().trim_start_matches("process ").trim().parse().expect("a number")
     }
 }
 

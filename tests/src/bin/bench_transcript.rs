@@ -1,9 +1,9 @@
 //! The figures of the transcript readers, each beside its floor and its peer in the same run.
 //!
 //! `cargo run --release -p kennel-tests --no-default-features --bin bench-transcript [-- SECTION]`
-//! prints a table; SECTION is `long`, `partial`, `disk` or `memory`. Ours is reader and tally together; the floor looks for the ends of lines and nothing else; the peer
-//! makes a `serde_json::Value` of each line. Nothing here is an assertion: machines differ, ratios
-//! tell.
+//! prints a table; SECTION is `long`, `partial`, `disk` or `memory`. Ours is reader and tally
+//! together; the floor looks for the ends of lines and nothing else; the peer makes a
+//! `serde_json::Value` of each line. Nothing here is an assertion: machines differ, ratios tell.
 
 #![expect(clippy::print_stdout, reason = "the table is the purpose of the program")]
 
@@ -59,7 +59,9 @@ fn row(name: &str, bytes: &[u8], source: Source) {
     });
     let lines = split(bytes);
     let ratio = ours / peer;
-    println!("| {name} | {lines} | {ours:.2} GB/s | {floor:.2} GB/s | {peer:.2} GB/s | {ratio:.1} |");
+    println!(
+        "| {name} | {lines} | {ours:.2} GB/s | {floor:.2} GB/s | {peer:.2} GB/s | {ratio:.1} |"
+    );
 }
 
 /// The middle speed of some rounds, in gigabytes a second.
@@ -125,7 +127,9 @@ fn flat_memory() {
         line.feed(&piece, &mut |_| skipped += 1);
     }
     let one_line = resident_kb();
-    println!("- Memory of reader and tally over 1 GiB, {turn} turns: {before} kB before, {at_tenth} kB");
+    println!(
+        "- Memory of reader and tally over 1 GiB, {turn} turns: {before} kB before, {at_tenth} kB"
+    );
     println!("  after a tenth, {after} kB at the end; after a line of 1 GiB {one_line} kB.");
     black_box((tally.used(), skipped));
 }
@@ -150,8 +154,8 @@ fn stream(turn: fn(&mut String, usize)) -> Vec<u8> {
 const USAGE: &str = r#""usage":{"input_tokens":100,"cache_creation_input_tokens":50,"cache_read_input_tokens":1000,"cache_creation":{"ephemeral_5m_input_tokens":50,"ephemeral_1h_input_tokens":0},"output_tokens":1,"service_tier":"standard"}"#;
 const SESSION: &str = "3a6861f1-d6ca-496f-bb92-7fe44e887adf";
 
-/// Source code as a model writes it into JSON: a line of 40 to 60 characters, then an escape, and some
-/// quotes.
+/// Source code as a model writes it into JSON: a line of 40 to 60 characters, then an escape, and
+/// some quotes.
 fn code(lines: usize, seed: usize) -> String {
     let mut text = String::new();
     for n in 0..lines {

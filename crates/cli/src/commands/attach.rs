@@ -29,8 +29,6 @@ const RECONNECT_BOUND: Duration = Duration::from_secs(20);
 const SETTLED: Duration = Duration::from_secs(10);
 /// Pause before a connection is made again: time for a daemon to go.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a daemon that was told to leave may take to be back: an update, a restart.
-const COMES_BACK_BOUND: Duration = Duration::from_secs(3);
 /// How long a run that takes nobody in may take to be known as over.
 const OVER_BOUND: Duration = Duration::from_secs(5);
 
@@ -102,7 +100,7 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
             }
             Left::Gone(Gone::ToldToLeave) => {
                 losses = 1;
-                if !comes_back(client) {
+                if !client.comes_back() {
                     drop(viewer);
                     return Err(given_up(run, "the daemon was told to leave"));
                 }
@@ -122,19 +120,6 @@ fn stay(client: &Client, run: &wire::Run, how: &How) -> Result<u8, Failure> {
     let missed = how.begun_here && !viewer.has_shown();
     drop(viewer);
     conclude(client, run, how, missed)
-}
-
-/// Whoever told the daemon to leave meant it: the next one is waited for, as an update brings one,
-/// and not started.
-fn comes_back(client: &Client) -> bool {
-    let deadline = Instant::now() + COMES_BACK_BOUND;
-    while Instant::now() < deadline {
-        std::thread::sleep(RECONNECT_PAUSE);
-        if client.is_up() {
-            return true;
-        }
-    }
-    false
 }
 
 fn given_up(run: &wire::Run, why: &str) -> Failure {

@@ -64,8 +64,10 @@ pub(crate) fn up(args: &UpArgs, client: &Client) -> Result<u8, Failure> {
 /// Has the daemon leave. Says what goes on without it.
 pub(crate) fn down(args: &DownArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
     // Runs may outlive the daemon that knew them: somebody has to be there to stop them.
+    let mut longest = Duration::ZERO;
     if args.stop_runs {
-        drop(client.get::<wire::Daemon>("/v1/daemon")?);
+        let runs: Vec<wire::Run> = client.get("/v1/runs")?;
+        longest = Duration::from_millis(runs.iter().map(|run| run.grace_ms).max().unwrap_or(0));
     }
     let ms = |time: Duration| time.as_millis() as u64;
     let request = wire::ShutdownRequest {
@@ -73,7 +75,7 @@ pub(crate) fn down(args: &DownArgs, client: &Client, out: &Out) -> Result<u8, Fa
         grace_ms: args.grace.map(ms),
         deadline_ms: args.deadline.map(ms),
     };
-    let longest = args.deadline.or(args.grace).unwrap_or_default();
+    let longest = args.deadline.or(args.grace).unwrap_or(longest);
     let what = if args.stop_runs { "stopping every run" } else { "waiting for the daemon" };
     let waiting = Progress::new(what.to_owned());
     let shutdown = client.shut_down(&request, longest)?;

@@ -209,18 +209,19 @@ pub(crate) fn run(args: RunArgs, client: &Client, out: &Out) -> Result<u8, Failu
 
 /// Starts the run. The id is ours, so that asking again cannot start a second one.
 fn start(client: &Client, request: &mut wire::RunRequest) -> Result<wire::Run, Failure> {
-    let mut tries = 1;
-    loop {
-        request.id = Some(new_id()?);
+    request.id = Some(new_id()?);
+    for _ in 1..START_TRIES {
         match client.post("/v1/runs", request) {
-            Err(Failure::Told { error, .. })
-                if error.code == "start_interrupted" && tries < START_TRIES =>
-            {
-                tries += 1;
+            // It was admitted, and the daemon left: the next one knows what became of it.
+            Err(Failure::Told { error, .. }) if error.code == "ask_again" => {}
+            // Nothing of it ran, nor will: another may.
+            Err(Failure::Told { error, .. }) if error.code == "start_interrupted" => {
+                request.id = Some(new_id()?);
             }
             started => return started.map_err(Failure::of_run),
         }
     }
+    client.post("/v1/runs", request).map_err(Failure::of_run)
 }
 
 fn new_id() -> Result<String, Failure> {
@@ -294,8 +295,9 @@ fn heed_signals(mut signals: Signals, client: Client, id: String) {
 fn conclude(run: &wire::Run, followers: Vec<Follower>) -> Result<u8, Failure> {
     match run.state {
         // Its output may go on for as long as it is stuck.
-        wire::State::Stuck => {}
+        wire::State::Stuck if run.end.is_none() => {}
         wire::State::Dead
+        | wire::State::Stuck
         | wire::State::Starting
         | wire::State::Running
         | wire::State::Stopping => {

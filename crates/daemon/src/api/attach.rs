@@ -19,12 +19,9 @@ use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::input::refused;
+use super::input::{MAX_INPUT_BYTES, refused};
 use super::{App, BadQuery, wire};
 use crate::observe::Listening;
-
-/// The longest message from a client: a paste, not a file.
-const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -71,18 +68,17 @@ pub(super) async fn attach(
     let upgrade = upgrade.map_err(|e| ApiError::bad_request(e.body_text()))?;
     let run = app.meant_by(&name).await?;
     let dir = app.home.run_dir(&run.id);
-    let open = tokio::task::spawn_blocking(move || {
+    let opened = app.talks.talk(move || {
         let mut output = Connection::open(&dir)?;
         output.watch()?;
         output.attach()?;
         Ok((output, Connection::open(&dir)?))
     });
-    let (output, input) =
-        open.await.map_err(|_| ApiError::leaving())?.map_err(|e: ConnectionError| refused(&e))?;
+    let (output, input) = opened.await?.map_err(|e: ConnectionError| refused(&e))?;
     let writer = if query.read_only { None } else { app.writers.take(&run.id) };
     let session = Session { input: Some(input), writer, pty: run.request.terminal };
     let leaving = app.leaving.clone();
-    Ok(upgrade.max_message_size(MAX_MESSAGE_BYTES).on_upgrade(async move |socket| {
+    Ok(upgrade.max_message_size(MAX_INPUT_BYTES).on_upgrade(async move |socket| {
         // Whoever leaves first ends it; nobody is left to be told of an error.
         drop(session.serve(socket, output, leaving).await);
     }))

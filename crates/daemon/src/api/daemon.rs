@@ -17,6 +17,8 @@ use crate::store::kept::{KeptRun, Standing};
 
 /// How long stopping every run may take if nobody says, past the longest grace of any of them.
 const STOP_ALL_BOUND: Duration = Duration::from_secs(30);
+/// How long starts under way are waited for before the daemon leaves: each has its answer then.
+pub(crate) const START_BOUND: Duration = Duration::from_secs(10);
 /// Prometheus's own words for its format.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -65,12 +67,16 @@ pub(super) async fn shutdown(
 
 impl App {
     async fn shut_down(&self, request: wire::ShutdownRequest) -> Result<wire::Shutdown, ApiError> {
-        let runs = self.live.all();
         let stop = request.stop_runs.then_some(Stop::Ask { grace_ms: request.grace_ms });
         // Told also if the store does not take it: a full disk must not keep a daemon alive.
         let told = self.inbox.tell(Event::ShutdownRequested { stop }, Detail::Nothing).await;
         if request.stop_runs {
             drop(told?);
+        }
+        // Asked for now: whoever was admitted was so before, and nobody is any more.
+        let runs = self.live.all();
+        self.live.starts_settle(START_BOUND).await;
+        if request.stop_runs {
             self.all_over(&runs, &request).await;
         }
         let mut now = Vec::with_capacity(runs.len());

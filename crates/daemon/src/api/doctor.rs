@@ -158,14 +158,14 @@ async fn leftovers(finder: &Finder, repair: Repair) -> Vec<Finding> {
     let mut findings = Vec::new();
     for stray in strays {
         findings.push(match stray {
-            Stray::Run(run) => {
+            Stray::Run(run, label) => {
                 let message = format!("run {run} is there and the store does not know it");
-                let fixed = repair == Repair::Yes && finder.take_in(&run).await;
+                let fixed = repair == Repair::Yes && finder.take_in(&run, label).await;
                 Finding { fixable: true, fixed, ..finding("leftovers", Level::Problem, message) }
             }
             Stray::Leftover(run) => {
                 let message = format!("the directory of run {run}, which is over, is nobody's");
-                let fixed = repair == Repair::Yes && finder.remove(&run).is_ok();
+                let fixed = repair == Repair::Yes && finder.remove(&run).await.is_ok();
                 Finding { fixable: true, fixed, ..finding("leftovers", Level::Note, message) }
             }
         });

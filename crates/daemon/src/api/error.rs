@@ -52,12 +52,19 @@ impl ApiError {
         self.error
     }
 
+    /// What was asked for is under way, and this daemon cannot tell what comes of it.
+    pub(crate) fn ask_again() -> Self {
+        let message = "the daemon is leaving, and the run was admitted: it may run";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ask_again", message)
+            .hint("send the same request again, with the same id: it is the same run")
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.error.hint = Some(hint.into());
         self
     }
 
-    pub(crate) fn refused(refusal: &Refusal, claim: &Claim) -> Self {
+    pub(crate) fn refused(refusal: &Refusal, claim: &Claim, worktree: Option<&str>) -> Self {
         let conflict = |code, message: String| Self::new(StatusCode::CONFLICT, code, message);
         let slot = &claim.slot;
         match refusal {
@@ -71,7 +78,7 @@ impl ApiError {
                     .hint(format!("`kennel show {of}` says what is left of it and why"))
             }
             Refusal::WorktreeInUse { by } => {
-                let worktree = claim.worktree.as_ref().map_or("", |w| w.as_str());
+                let worktree = worktree.unwrap_or("the worktree");
                 conflict("worktree_in_use", format!("run {by} works in {worktree}"))
                     .hint(format!("stop it with `kennel stop {by}`, or use another directory"))
             }

@@ -14,6 +14,9 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use super::{App, BadQuery};
 
+/// What a keeper takes whole or not at all.
+pub(super) const MAX_INPUT_BYTES: usize = 64 << 10;
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InputQuery {
@@ -33,10 +36,15 @@ pub(super) async fn input(
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
     let Query(query) = query?;
+    if body.len() > MAX_INPUT_BYTES {
+        let message = format!("the input has {} bytes and may have {MAX_INPUT_BYTES}", body.len());
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+            .hint("send it in pieces: each is taken whole or not at all"));
+    }
     let run = app.meant_by(&name).await?;
     let dir = app.home.run_dir(&run.id);
-    let write = tokio::task::spawn_blocking(move || write(dir, &body, query.close));
-    write.await.map_err(|_| ApiError::leaving())?.map_err(|e| refused(&e))?;
+    let written = app.talks.talk(move || write(dir, &body, query.close)).await?;
+    written.map_err(|e| refused(&e))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -49,6 +57,10 @@ fn write(dir: PathBuf, bytes: &[u8], close: bool) -> Result<(), ConnectionError>
 /// Why a keeper did not take input.
 pub(super) fn refused(error: &ConnectionError) -> ApiError {
     let ConnectionError::Refused(refusal) = error else {
+        if let ConnectionError::NoAnswer = error {
+            let message = "its keeper does not answer: the input may have been taken, or will be";
+            return ApiError::new(StatusCode::GATEWAY_TIMEOUT, "perhaps_taken", message);
+        }
         return ApiError::new(StatusCode::CONFLICT, "not_live", "the run has ended, or is ending");
     };
     let (status, code) = match refusal.code {

@@ -173,11 +173,12 @@ fn looser(limits: &wire::Limits) -> Belt {
     const TURNS_PER_TOOL_TURN: u64 = 4;
     const MORE_TURNS: u64 = 50;
     const MORE_MONEY: f64 = 1.5;
-    const MORE_TOKENS: u64 = 2;
     let turns = limits.max_tool_turns.or(limits.max_turns);
     Belt {
         turns: turns.map(|n| n.saturating_mul(TURNS_PER_TOOL_TURN).saturating_add(MORE_TURNS)),
-        tokens: limits.max_tokens.map(|n| n.saturating_mul(MORE_TOKENS)),
+        // Codex alone has one, and calls it under development: its settings change, and where one is
+        // missing it refuses to start.
+        tokens: None,
         usd: limits.max_budget_usd.map(|usd| usd * MORE_MONEY),
     }
 }
@@ -210,10 +211,9 @@ pub(super) async fn limits(
 ) -> Result<Json<wire::LimitsReport>, ApiError> {
     let run = app.meant_by(&name).await?;
     let dir = app.home.run_dir(&run.id);
-    let ask = tokio::task::spawn_blocking(move || {
-        Connection::open(&dir).and_then(|mut keeper| keeper.status()).ok()
-    });
-    let status = ask.await.map_err(|_| ApiError::leaving())?;
+    let ask =
+        app.talks.talk(move || Connection::open(&dir).and_then(|mut keeper| keeper.status()).ok());
+    let status = ask.await?;
     let mut known = status.as_ref().map(|status| status.limits.clone()).unwrap_or_default();
     known.extend(reached(&run));
     let told = status.as_ref().and_then(|status| status.usage.clone());

@@ -4,7 +4,7 @@
 //! route is written once and gives its handler and its part of the OpenAPI document.
 
 mod attach;
-mod daemon;
+pub(crate) mod daemon;
 mod doctor;
 mod error;
 mod events;
@@ -18,6 +18,7 @@ mod usage;
 mod view;
 pub mod wire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -27,7 +28,7 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -67,6 +68,40 @@ pub(crate) struct App {
     pub(crate) boot: String,
     pub(crate) started_at: Time,
     pub(crate) room: usize,
+    pub(crate) talks: Talks,
+}
+
+/// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these
+/// the others are turned away, so that starts, stops and questions to the store have threads left.
+#[derive(Clone, Debug)]
+pub(crate) struct Talks(Arc<Semaphore>);
+
+/// How many of them at once.
+const MAX_TALKS: usize = 48;
+
+impl Default for Talks {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_TALKS)))
+    }
+}
+
+impl Talks {
+    /// Has something asked of a keeper, in a thread that may wait.
+    async fn talk<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let Ok(permit) = self.0.clone().try_acquire_owned() else {
+            let message = "too many requests wait for keepers that do not answer";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+                .hint("try again later"));
+        };
+        let asked = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            ask()
+        });
+        asked.await.map_err(|_| ApiError::leaving())
+    }
 }
 
 #[derive(OpenApi)]

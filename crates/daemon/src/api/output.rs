@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, BadQuery};
-use super::{App, LONGEST_POLL, wire};
+use super::{App, LONGEST_POLL, Talks, wire};
 use crate::home::Home;
 use crate::observe::Listening;
 use crate::store::format::Ended;
@@ -77,7 +77,7 @@ pub(super) async fn output(
     let wait = Duration::from_millis(query.wait_ms).min(LONGEST_POLL);
     let mut leaving = app.leaving.clone();
     let more = tokio::select! {
-        more = reading.wait() => more?,
+        more = reading.wait(&app.talks) => more?,
         () = tokio::time::sleep(wait) => Some((headers(reading.offset, 0, false), Vec::new())),
         _ = leaving.wait_for(|leaving| *leaving) => return Err(ApiError::leaving()),
     };
@@ -125,14 +125,14 @@ impl Reading {
     }
 
     /// Waits until there is more. `None` if nobody is there who could say so.
-    async fn wait(&self) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
+    async fn wait(&self, talks: &Talks) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
         let dir = self.dir.clone();
-        let attach = tokio::task::spawn_blocking(move || {
+        let attach = talks.talk(move || {
             let mut keeper = Connection::open(&dir).ok()?;
             keeper.attach().ok()?;
             Some(keeper)
         });
-        let keeper = attach.await.map_err(|_| ApiError::leaving())?;
+        let keeper = attach.await?;
         let Some(mut keeper) = keeper.and_then(|keeper| Listening::to(keeper).ok()) else {
             return Ok(None);
         };

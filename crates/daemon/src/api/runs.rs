@@ -161,7 +161,7 @@ impl App {
             Outcome::Done | Outcome::AlreadySo | Outcome::Refused(Refusal::NotLive) => {}
             Outcome::Refused(refusal) => {
                 let claim = Claim { slot: (&*run.slot).into(), worktree: None };
-                return Err(ApiError::refused(&refusal, &claim));
+                return Err(ApiError::refused(&refusal, &claim, None));
             }
         }
         Ok(Json(view(&self.known(&run.id).await?)))

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use kennel_process::{
-    DEFAULT_GRACE, EnvBase, Environment, OnExit, RunId, Spec, Stdin, Streams, TerminalSize,
+    DEFAULT_GRACE, EnvBase, Environment, MAX_LABEL_BYTES, OnExit, RunId, Spec, Stdin, Streams,
+    TerminalSize,
 };
 use kennel_supervisor::{Claim, Event, Refusal};
 use kennel_transcript::Format;
@@ -23,12 +25,12 @@ use super::error::ApiError;
 use super::view::view;
 use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
-use crate::store::format::{Detail, Request};
+use crate::store::format::{Detail, Label, Request};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
 
 /// Longer than a start may take at worst: the process library's own bounds come first.
-const START_BOUND: Duration = Duration::from_secs(60);
+const START_BOUND: Duration = Duration::from_secs(120);
 /// The longest name of a slot.
 const MAX_SLOT_BYTES: usize = 128;
 /// The kernel takes so many pages as one argument or variable, its closing zero included.
@@ -54,13 +56,14 @@ pub(super) async fn start(
         None => new_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?,
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
-    let claim = claim(&id, &request)?;
+    let (claim, worktree) = claim(&id, &request)?;
     limits::check(&request.limits)?;
     let format = limits::format_of(&request)?;
     let unenforceable = limits::unenforceable(&request, format);
-    let kept = Arc::new(kept(&request, &claim, &app.boot));
+    let kept = Arc::new(kept(&request, worktree.as_ref(), &app.boot));
     let again = request.id.is_some();
-    let spec = spec(run, request, format)?;
+    let mut spec = spec(run, request, format, worktree)?;
+    spec.label = label(&claim, &kept);
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
@@ -74,10 +77,10 @@ pub(super) async fn start(
         Ok(Outcome::Refused(Refusal::IdTaken)) if again => {
             match app.asked_before(&id, &kept, &claim).await? {
                 Some(known) => app.started(&known.id).await,
-                None => Err(app.not_admitted(&id, &Refusal::IdTaken, &claim)),
+                None => Err(app.not_admitted(&id, &Refusal::IdTaken, &claim, &kept)),
             }
         }
-        Ok(Outcome::Refused(refusal)) => Err(app.not_admitted(&id, &refusal, &claim)),
+        Ok(Outcome::Refused(refusal)) => Err(app.not_admitted(&id, &refusal, &claim, &kept)),
         Err(e) => match app.asked_before(&id, &kept, &claim).await {
             Ok(Some(known)) if again => app.started(&known.id).await,
             Ok(_) | Err(_) => {
@@ -104,7 +107,7 @@ impl App {
             Some(run) if run.request.is_same(request) && &*run.slot == claim.slot.as_str() => {
                 Ok(Some(run))
             }
-            Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim)),
+            Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim, None)),
             None => Ok(None),
         }
     }
@@ -114,7 +117,9 @@ impl App {
         let settled = |run: &KeptRun| {
             run.started.is_some() || run.ended.is_some() || run.state == Standing::Stuck
         };
-        let run = view(&self.until(id, START_BOUND, settled).await?);
+        // It was admitted, and may run: "refused" would be a lie.
+        let run = self.until(id, START_BOUND, settled).await.map_err(|_| ApiError::ask_again())?;
+        let run = view(&run);
         match run.end {
             Some(wire::End { cause: wire::Cause::NeverStarted, error: Some(error), .. }) => {
                 let more = format!("`kennel show {id}` tells more");
@@ -124,11 +129,17 @@ impl App {
         }
     }
 
-    fn not_admitted(&self, id: &str, refusal: &Refusal, claim: &Claim) -> ApiError {
+    fn not_admitted(
+        &self,
+        id: &str,
+        refusal: &Refusal,
+        claim: &Claim,
+        request: &Request,
+    ) -> ApiError {
         if *refusal != Refusal::IdTaken {
             self.remove_unused_dir(id);
         }
-        ApiError::refused(refusal, claim)
+        ApiError::refused(refusal, claim, request.worktree.as_deref())
     }
 
     /// Only ever removes an empty one: a run's own is never empty once its keeper was there.
@@ -138,15 +149,17 @@ impl App {
 }
 
 /// What the run would hold.
-fn claim(id: &str, request: &wire::RunRequest) -> Result<Claim, ApiError> {
+fn claim(id: &str, request: &wire::RunRequest) -> Result<(Claim, Option<String>), ApiError> {
     let slot = request.slot.as_deref().unwrap_or(id);
     check_slot(slot)?;
-    let worktree = request.worktree.as_ref().map(|dir| worktree(Path::new(&dir.0))).transpose()?;
-    Ok(Claim { slot: slot.into(), worktree: worktree.as_deref().map(Into::into) })
+    let found = request.worktree.as_ref().map(|dir| worktree(Path::new(&dir.0))).transpose()?;
+    let (key, path) = found.unzip();
+    let worktree = key.as_deref().map(Into::into);
+    Ok((Claim { slot: slot.into(), worktree }, path))
 }
 
-/// A worktree by its one name: no other path leads to the same directory under another name.
-fn worktree(dir: &Path) -> Result<String, ApiError> {
+/// A worktree by what it is, which no other name and no new name changes, and its path.
+fn worktree(dir: &Path) -> Result<(String, String), ApiError> {
     let bad = |why: String| {
         ApiError::bad_request(format!("worktree {} cannot be used: {why}", dir.display()))
     };
@@ -154,10 +167,25 @@ fn worktree(dir: &Path) -> Result<String, ApiError> {
         return Err(bad("it is not an absolute path".to_owned()));
     }
     let found = std::fs::canonicalize(dir).map_err(|e| bad(e.to_string()))?;
-    if !found.is_dir() {
+    let meta = std::fs::metadata(&found).map_err(|e| bad(e.to_string()))?;
+    if !meta.is_dir() {
         return Err(bad("it is not a directory".to_owned()));
     }
-    found.into_os_string().into_string().map_err(|_| bad("its name is not text".to_owned()))
+    let path = found.into_os_string().into_string();
+    let path = path.map_err(|_| bad("its name is not text".to_owned()))?;
+    Ok((format!("{:x}:{:x}", meta.dev(), meta.ino()), path))
+}
+
+/// What a run is, for whoever finds it without a store that knows it: kept with its record. Left out
+/// if it is too long to be kept there, as few commands are.
+fn label(claim: &Claim, request: &Request) -> Option<String> {
+    let mut label = Label::of(claim, request);
+    let fits = |json: &String| json.len() <= MAX_LABEL_BYTES;
+    if let Some(json) = serde_json::to_string(&label).ok().filter(fits) {
+        return Some(json);
+    }
+    label.request.command.truncate(1);
+    serde_json::to_string(&label).ok().filter(fits)
 }
 
 fn new_id() -> io::Result<String> {
@@ -176,7 +204,7 @@ fn check_slot(slot: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn kept(request: &wire::RunRequest, claim: &Claim, boot: &str) -> Request {
+fn kept(request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Request {
     Request {
         command: request.command.clone(),
         cwd: request.cwd.clone(),
@@ -184,7 +212,7 @@ fn kept(request: &wire::RunRequest, claim: &Claim, boot: &str) -> Request {
         stdin: request.stdin,
         limits: request.limits.clone(),
         format: request.format.clone(),
-        worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
+        worktree: worktree.cloned(),
         grace_ms: request.grace_ms.unwrap_or(DEFAULT_GRACE.as_millis() as u64),
         on_exit: on_exit(request.on_exit),
         at_ms: Time::now().0,
@@ -199,12 +227,19 @@ fn on_exit(asked: wire::OnExit) -> OnExit {
     }
 }
 
-fn spec(run: RunId, request: wire::RunRequest, format: Option<Format>) -> Result<Spec, ApiError> {
+fn spec(
+    run: RunId,
+    request: wire::RunRequest,
+    format: Option<Format>,
+    worktree: Option<String>,
+) -> Result<Spec, ApiError> {
     let mut command = request.command.into_iter();
     let Some(program) = command.next() else {
         return Err(ApiError::bad_request("there is no command to run"));
     };
-    let cwd = PathBuf::from(request.cwd.0);
+    // What was claimed is where it works, whatever a link is made to point to meanwhile.
+    let in_worktree = request.worktree.as_ref() == Some(&request.cwd);
+    let cwd = worktree.filter(|_| in_worktree).map_or(request.cwd.0.into(), PathBuf::from);
     if !cwd.is_absolute() {
         return Err(ApiError::bad_request("the working directory is not an absolute path"));
     }

@@ -101,6 +101,24 @@ impl Request {
     }
 }
 
+/// What is kept of a run beside its record, so that a store that was lost does not lose it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Label {
+    pub(crate) slot: String,
+    pub(crate) worktree: Option<String>,
+    pub(crate) request: Request,
+}
+
+impl Label {
+    pub(crate) fn of(claim: &mind::Claim, request: &Request) -> Self {
+        Self {
+            slot: claim.slot.as_str().to_owned(),
+            worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
+            request: request.clone(),
+        }
+    }
+}
+
 /// Why a run is stuck.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stuck {

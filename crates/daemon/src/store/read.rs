@@ -90,7 +90,8 @@ pub(super) fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Optio
         .optional()
 }
 
-/// An id, else the slot a run holds, else the beginning of an id, else a slot's last run.
+/// An id, else the slot a run holds, else a slot's last run, else the beginning of an id: who stops
+/// a slot twice must not hit a run whose id begins like it.
 pub(super) fn meant_by(connection: &Connection, name: &str) -> rusqlite::Result<Meant> {
     if let Some(run) = by_id(connection, name)? {
         return Ok(Meant::One(run));
@@ -102,7 +103,7 @@ pub(super) fn meant_by(connection: &Connection, name: &str) -> rusqlite::Result<
     );
     let last_of_slot =
         format!("{COLUMNS} WHERE slot = ?1 ORDER BY requested_ms DESC, id DESC LIMIT 1");
-    let tries = if name.is_empty() { vec![] } else { vec![by_slot, by_prefix, last_of_slot] };
+    let tries = if name.is_empty() { vec![] } else { vec![by_slot, last_of_slot, by_prefix] };
     for sql in tries {
         let mut found = query(connection, &sql, [name])?;
         match found.len() {

@@ -154,7 +154,9 @@ fn become_keeper(dir: &RunDir, mut starter: UnixStream, make_meter: MakeMeter) -
 
 /// Takes the starter's socket out of descriptor 0, which becomes `/dev/null` like 1 and 2.
 fn take_stdin() -> io::Result<OwnedFd> {
-    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    // To the first number behind the streams, and nothing behind it: what the starter's own parents
+    // left open must not stay open for as long as a run lives.
+    let socket = sys::fork::only_stdin()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -240,6 +242,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         on_exit: spec.on_exit,
         ask: spec.ask,
         grace: spec.grace,
+        label: spec.label.clone(),
         at_ms: unix_ms(),
     };
     let mut record = Record::create(dir, &started).map_err(on(StartStage::Record, &here))?;

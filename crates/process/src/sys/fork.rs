@@ -315,6 +315,18 @@ fn duplicate(from: RawFd, to: RawFd, flags: libc::c_int) -> Result<(), Errno> {
     if ret < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
+/// Keeps standard input as descriptor 3 and closes all others but the three streams. Called before
+/// this process has opened anything of its own.
+pub(crate) fn only_stdin() -> io::Result<OwnedFd> {
+    const FIRST: RawFd = 3;
+    // SAFETY: integers only. Whatever was there was inherited, and nobody here knows of it.
+    let ret = unsafe { libc::dup3(0, FIRST, libc::O_CLOEXEC) };
+    super::check(ret.into())?;
+    close_from(FIRST + 1);
+    // SAFETY: it was just made, and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(FIRST) })
+}
+
 /// Closes everything from `first` up, so that the program starts with its three streams only.
 fn close_from(first: RawFd) {
     // SAFETY: integers only; nothing in this process uses these descriptors any more.
