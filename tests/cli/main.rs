@@ -19,6 +19,7 @@ mod openapi;
 mod real;
 mod records;
 mod recovery;
+mod review;
 mod slots;
 mod terminal;
 mod upgrade;

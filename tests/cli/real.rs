@@ -638,3 +638,68 @@ fn codex_resumed_after_a_kill_is_charged_for_the_new_run_alone() {
         world.home.check();
     });
 }
+
+#[test]
+fn claude_whose_model_says_nothing_more_is_idle() {
+    alone(Client::Claude, |program| {
+        let steps = vec![using("I begin.").shell("sh ./leaves").step(), Step::Hang];
+        let world = World::new(Client::Claude, program, vec![("hangs", steps)]);
+        let run = world.start(&["--idle", "3s"], &[], "hangs");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        world.check_left(&shown);
+        assert_eq!(shown["end"]["limit"]["kind"], "idle", "{shown}");
+        assert_eq!(shown["usage"]["turns"], 1, "{shown}");
+        world.home.check();
+    });
+}
+
+#[test]
+fn what_sub_agents_of_codex_do_counts_and_is_told_apart() {
+    alone(Client::Codex, |program| {
+        let task = Ask::Task(format!("{} do the small part", tag("small")));
+        let large = vec![
+            using("I delegate.").ask(task).step(),
+            using("I wait.").ask(Ask::WaitForTasks).step(),
+            using("It is done.").step(),
+        ];
+        let small = vec![using("I look.").shell("echo one").step(), using("Done.").step()];
+        let scripts = vec![("large", large), ("small", small)];
+        let world = World::new(Client::Codex, program, scripts);
+        let run = world.start(&["--max-tool-turns", "10"], &[], "large");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        assert_eq!(shown["end"]["cause"], "exit", "{shown}");
+        assert_eq!(world.model.played("large"), [0, 1, 2], "{}", world.home.ok(&["logs", &run]));
+        assert_eq!(world.model.played("small"), [0, 1]);
+        // Three of its own and two of the sub-agent's; all but the last of each ask for a tool.
+        check_counts(&shown, 5, 3, 5.0 * CODEX_USD);
+        assert_eq!(shown["usage"]["subagent_turns"], 2, "{shown}");
+        world.home.check();
+    });
+}
+
+#[test]
+fn codex_that_waits_to_try_again_is_not_idle() {
+    alone(Client::Codex, |program| {
+        let refusal = Refusal {
+            status: 429,
+            kind: "rate_limit_exceeded",
+            headers: vec![("retry-after".to_owned(), "5".to_owned())],
+            times: 1,
+        };
+        let steps = vec![
+            using("I begin.").shell("echo one").step(),
+            Step::Refuse(refusal),
+            using("It works again.").step(),
+        ];
+        let world = World::new(Client::Codex, program, vec![("refused", steps)]);
+        let run = world.start(&["--idle", "2s"], &[], "refused");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        assert_eq!(shown["end"]["cause"], "exit", "{shown}, {}", world.home.ok(&["logs", &run]));
+        check_counts(&shown, 2, 1, 2.0 * CODEX_USD);
+        assert_eq!(world.model.played("refused"), [0, 1, 2]);
+        world.home.check();
+    });
+}

@@ -396,9 +396,10 @@ mod tests {
         }
 
         for value in ["null", "true", "1", "-1", "1.5", "1e400", "\"x\"", "[1,[2]]", "{\"a\":{}}"] {
-            let line = format!(
-                r#"{{"text":{value},"count":{value},"number":{value},"flag":{value},"inner":{value}}}"#
-            );
+            let fields = ["text", "count", "number", "flag", "inner"];
+            let fields: Vec<String> =
+                fields.iter().map(|field| format!(r#""{field}":{value}"#)).collect();
+            let line = format!("{{{}}}", fields.join(","));
             let read = object::<Leaves<'_>>(line.as_bytes());
             // A number beyond all numbers is no JSON that can be read.
             assert_eq!(read.is_some(), value != "1e400", "{value}");

@@ -26,7 +26,11 @@ fn claude(bytes: &[u8]) -> Used {
     used(Format::Claude, Source::Stdout, bytes)
 }
 
-const TURN: &str = r#"{"type":"assistant","message":{"id":"m","model":"claude-sonnet-5","content":[{"type":"tool_use","id":"t","name":"Bash"}],"usage":{"input_tokens":100,"output_tokens":1}}}"#;
+const TURN: &str = concat!(
+    r#"{"type":"assistant","message":{"id":"m","model":"claude-sonnet-5","#,
+    r#""content":[{"type":"tool_use","id":"t","name":"Bash"}],"usage":{"input_tokens":100,"#,
+    r#""output_tokens":1}}}"#,
+);
 
 #[test]
 fn broken_lines_are_counted_and_the_next_is_read() {
@@ -66,7 +70,10 @@ fn text_around_an_object_is_passed_over() {
 
 #[test]
 fn keys_may_come_in_any_order_and_twice_is_broken() {
-    let line = r#"{"message":{"usage":{"output_tokens":1,"input_tokens":100},"content":[{"name":"Bash","id":"t","type":"tool_use"}],"model":"claude-sonnet-5","id":"m"},"type":"assistant"}"#;
+    let line = concat!(
+        r#"{"message":{"usage":{"output_tokens":1,"input_tokens":100},"content":[{"name":"Bash","#,
+        r#""id":"t","type":"tool_use"}],"model":"claude-sonnet-5","id":"m"},"type":"assistant"}"#,
+    );
     let (one, other) = (claude(TURN.as_bytes()), claude(line.as_bytes()));
     assert_eq!(one, other);
     let twice = r#"{"type":"assistant","type":"user"}"#;

@@ -25,6 +25,11 @@ fn used_by(format: Format, source: Source, text: &str) -> Used {
     tally.used()
 }
 
+/// A line that was written over several, to fit the page.
+fn one_line(text: String) -> String {
+    text.lines().map(str::trim_start).collect()
+}
+
 fn turn(id: &str, subagent: bool, tools: u64) -> Entry {
     Entry::Turn(Turn { id: TurnId::Shared(id.to_owned()), subagent, tools })
 }
@@ -130,14 +135,19 @@ fn a_response_is_known_with_and_without_its_request() {
 #[test]
 fn sub_agents_count_and_are_shown_apart() {
     let line = |id: &str, parent: &str, tool: &str| {
-        format!(
-            r#"{{"type":"assistant","message":{{"id":"{id}","model":"claude-sonnet-5","content":[{{"type":"{tool}","id":"t{id}","name":"Bash"}}],"usage":{{"input_tokens":100,"output_tokens":1}}}},"parent_tool_use_id":{parent},"session_id":"S"}}"#
-        )
+        one_line(format!(
+            r#"{{"type":"assistant","message":{{"id":"{id}","model":"claude-sonnet-5",
+            "content":[{{"type":"{tool}","id":"t{id}","name":"Bash"}}],"usage":
+            {{"input_tokens":100,"output_tokens":1}}}},"parent_tool_use_id":{parent},
+            "session_id":"S"}}"#
+        ))
     };
     let recorded = |id: &str, sidechain: bool| {
-        format!(
-            r#"{{"isSidechain":{sidechain},"message":{{"id":"{id}","model":"claude-sonnet-5","content":[{{"type":"text"}}],"usage":{{"input_tokens":100,"output_tokens":20}}}},"type":"assistant","sessionId":"S"}}"#
-        )
+        one_line(format!(
+            r#"{{"isSidechain":{sidechain},"message":{{"id":"{id}","model":"claude-sonnet-5",
+            "content":[{{"type":"text"}}],"usage":{{"input_tokens":100,"output_tokens":20}}}},
+            "type":"assistant","sessionId":"S"}}"#
+        ))
     };
     let mut tally = tally(History::Fresh);
     let lines = [line("main", "null", "tool_use"), line("child", "\"tmain\"", "tool_use")];
@@ -257,9 +267,11 @@ fn the_end_of_a_prompt_in_a_file_ends_nothing_that_standard_output_goes_on_with(
 #[test]
 fn tools_of_codex_make_tool_using_turns() {
     let record = |thread: &str, response: &str| {
-        format!(
-            r#"{{"type":"token_usage_record","payload":{{"thread_id":"{thread}","response_id":"{response}","usage":{{"input_tokens":1100,"cached_input_tokens":1000,"output_tokens":20}}}}}}"#
-        )
+        one_line(format!(
+            r#"{{"type":"token_usage_record","payload":{{"thread_id":"{thread}",
+            "response_id":"{response}","usage":{{"input_tokens":1100,"cached_input_tokens":1000,
+            "output_tokens":20}}}}}}"#
+        ))
     };
     let call = r#"{"type":"response_item","payload":{"type":"function_call","call_id":"c"}}"#;
     let meta = |id: &str, parent: &str| {
@@ -298,9 +310,11 @@ fn tools_of_codex_make_tool_using_turns() {
 #[test]
 fn older_rollouts_are_counted_by_their_counts() {
     let count = |total: u64| {
-        format!(
-            r#"{{"type":"event_msg","payload":{{"type":"token_count","info":{{"total_token_usage":{{"input_tokens":{total},"output_tokens":20}},"last_token_usage":{{"input_tokens":100,"output_tokens":20}}}}}}}}"#
-        )
+        one_line(format!(
+            r#"{{"type":"event_msg","payload":{{"type":"token_count","info":{{"total_token_usage":
+            {{"input_tokens":{total},"output_tokens":20}},"last_token_usage":
+            {{"input_tokens":100,"output_tokens":20}}}}}}}}"#
+        ))
     };
     let empty = r#"{"type":"event_msg","payload":{"type":"token_count","info":null}}"#;
     let lines = [empty.to_owned(), count(100), count(100), count(200)];
@@ -323,9 +337,20 @@ fn a_fork_is_not_charged_what_it_copied() {
 fn amp_and_cursor_are_counted_as_documented() {
     let amp = [
         r#"{"type":"system","subtype":"init","session_id":"T-1"}"#,
-        r#"{"type":"assistant","session_id":"T-1","parent_tool_use_id":null,"message":{"type":"message","role":"assistant","content":[{"type":"tool_use","id":"t1","name":"Bash"}],"usage":{"input_tokens":100,"output_tokens":20,"cache_read_input_tokens":1000}}}"#,
-        r#"{"type":"user","session_id":"T-1","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"}]}}"#,
-        r#"{"type":"assistant","session_id":"T-1","message":{"content":[{"type":"text"}],"usage":{"input_tokens":100,"output_tokens":20}}}"#,
+        concat!(
+            r#"{"type":"assistant","session_id":"T-1","parent_tool_use_id":null,"message":"#,
+            r#"{"type":"message","role":"assistant","content":[{"type":"tool_use","id":"t1","#,
+            r#""name":"Bash"}],"usage":{"input_tokens":100,"output_tokens":20,"#,
+            r#""cache_read_input_tokens":1000}}}"#,
+        ),
+        concat!(
+            r#"{"type":"user","session_id":"T-1","message":{"role":"user","#,
+            r#""content":[{"type":"tool_result","tool_use_id":"t1"}]}}"#,
+        ),
+        concat!(
+            r#"{"type":"assistant","session_id":"T-1","message":{"content":[{"type":"text"}],"#,
+            r#""usage":{"input_tokens":100,"output_tokens":20}}}"#,
+        ),
         r#"{"type":"result","subtype":"success","is_error":false,"session_id":"T-1"}"#,
     ];
     let used = used_by(Format::Amp, OUT, &amp.join("\n"));
@@ -335,8 +360,14 @@ fn amp_and_cursor_are_counted_as_documented() {
         r#"{"type":"system","subtype":"init","session_id":"C","model":"Auto"}"#,
         r#"{"type":"user","message":{"role":"user"},"session_id":"C"}"#,
         r#"{"type":"assistant","message":{"role":"assistant"},"session_id":"C"}"#,
-        r#"{"type":"tool_call","subtype":"started","call_id":"c1","tool_call":{"shellToolCall":{}},"session_id":"C"}"#,
-        r#"{"type":"tool_call","subtype":"completed","call_id":"c1","tool_call":{},"session_id":"C"}"#,
+        concat!(
+            r#"{"type":"tool_call","subtype":"started","call_id":"c1","tool_call":"#,
+            r#"{"shellToolCall":{}},"session_id":"C"}"#,
+        ),
+        concat!(
+            r#"{"type":"tool_call","subtype":"completed","call_id":"c1","tool_call":{},"#,
+            r#""session_id":"C"}"#,
+        ),
         r#"{"type":"assistant","message":{"role":"assistant"},"session_id":"C"}"#,
         r#"{"type":"result","subtype":"success","is_error":false,"session_id":"C"}"#,
     ];

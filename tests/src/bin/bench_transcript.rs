@@ -151,7 +151,11 @@ fn stream(turn: fn(&mut String, usize)) -> Vec<u8> {
     text.into_bytes()
 }
 
-const USAGE: &str = r#""usage":{"input_tokens":100,"cache_creation_input_tokens":50,"cache_read_input_tokens":1000,"cache_creation":{"ephemeral_5m_input_tokens":50,"ephemeral_1h_input_tokens":0},"output_tokens":1,"service_tier":"standard"}"#;
+const USAGE: &str = concat!(
+    r#""usage":{"input_tokens":100,"cache_creation_input_tokens":50,"#,
+    r#""cache_read_input_tokens":1000,"cache_creation":{"ephemeral_5m_input_tokens":50,"#,
+    r#""ephemeral_1h_input_tokens":0},"output_tokens":1,"service_tier":"standard"}"#,
+);
 const SESSION: &str = "3a6861f1-d6ca-496f-bb92-7fe44e887adf";
 
 /// Source code as a model writes it into JSON: a line of 40 to 60 characters, then an escape, and
@@ -168,58 +172,111 @@ fn code(lines: usize, seed: usize) -> String {
     text
 }
 
+/// A line that is written over several here, to fit the page.
+fn push_line(out: &mut String, text: &str) {
+    out.extend(text.lines().map(str::trim_start));
+    out.push('\n');
+}
+
 /// A response that writes a file of some 24 kB, and the tool's result of the same size.
 fn long_turn(out: &mut String, n: usize) {
     let code = code(400, n);
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5","content":[{{"type":"text","text":"{code}"}}],"stop_reason":null,{USAGE},"context_management":null}},"parent_tool_use_id":null,"session_id":"{SESSION}","uuid":"9167813d-af86-4494-9097-4bfe89c7f3d3","request_id":"req_{n}"}}"#
+        &format!(
+            r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant",
+        "model":"claude-sonnet-5","content":[{{"type":"text","text":"{code}"}}],
+        "stop_reason":null,{USAGE},"context_management":null}},"parent_tool_use_id":null,
+        "session_id":"{SESSION}","uuid":"9167813d-af86-4494-9097-4bfe89c7f3d3",
+        "request_id":"req_{n}"}}"#
+        ),
     );
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5","content":[{{"type":"tool_use","id":"toolu_{n}","name":"Write","input":{{"file_path":"/srv/a.rs","content":"{code}"}}}}],"stop_reason":null,{USAGE},"context_management":null}},"parent_tool_use_id":null,"session_id":"{SESSION}","uuid":"9167813d-af86-4494-9097-4bfe89c7f3d3","request_id":"req_{n}"}}"#
+        &format!(
+            r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant",
+        "model":"claude-sonnet-5","content":[{{"type":"tool_use","id":"toolu_{n}",
+        "name":"Write","input":{{"file_path":"/srv/a.rs","content":"{code}"}}}}],
+        "stop_reason":null,{USAGE},"context_management":null}},"parent_tool_use_id":null,
+        "session_id":"{SESSION}","uuid":"9167813d-af86-4494-9097-4bfe89c7f3d3",
+        "request_id":"req_{n}"}}"#
+        ),
     );
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}","type":"tool_result","content":"{code}","is_error":false}}]}},"parent_tool_use_id":null,"session_id":"{SESSION}","uuid":"09637f5d-24c4-4fac-a90b-6155fe135201","tool_use_result":{{"stdout":"{code}","stderr":"","interrupted":false}}}}"#
+        &format!(
+            r#"{{"type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}",
+        "type":"tool_result","content":"{code}","is_error":false}}]}},"parent_tool_use_id":null,
+        "session_id":"{SESSION}","uuid":"09637f5d-24c4-4fac-a90b-6155fe135201",
+        "tool_use_result":{{"stdout":"{code}","stderr":"","interrupted":false}}}}"#
+        ),
     );
 }
 
 /// The same in the form the client keeps on disk.
 fn recorded_turn(out: &mut String, n: usize) {
     let code = code(100, n);
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"parentUuid":"94bb4056-67e5-4e24-94aa-eb07d2cb92aa","isSidechain":false,"message":{{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5","content":[{{"type":"tool_use","id":"toolu_{n}","name":"Write","input":{{"content":"{code}"}}}}],"stop_reason":"tool_use",{USAGE}}},"requestId":"req_{n}","type":"assistant","uuid":"b7892b91-66b7-4a32-8974-c1e6ce0f7c93","timestamp":"2026-11-15T19:24:19.957Z","cwd":"/srv","sessionId":"{SESSION}","version":"2.1.325","gitBranch":"HEAD"}}"#
+        &format!(
+            r#"{{"parentUuid":"94bb4056-67e5-4e24-94aa-eb07d2cb92aa","isSidechain":false,"message":
+        {{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5",
+        "content":[{{"type":"tool_use","id":"toolu_{n}","name":"Write","input":
+        {{"content":"{code}"}}}}],"stop_reason":"tool_use",{USAGE}}},"requestId":"req_{n}",
+        "type":"assistant","uuid":"b7892b91-66b7-4a32-8974-c1e6ce0f7c93",
+        "timestamp":"2026-11-15T19:24:19.957Z","cwd":"/srv","sessionId":"{SESSION}",
+        "version":"2.1.325","gitBranch":"HEAD"}}"#
+        ),
     );
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"parentUuid":"94bb4056-67e5-4e24-94aa-eb07d2cb92aa","isSidechain":false,"type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}","type":"tool_result","content":"{code}"}}]}},"uuid":"c66805cc-3152-4af7-92d7-e52811672901","timestamp":"2026-11-15T19:24:19.980Z","toolUseResult":{{"stdout":"{code}"}},"cwd":"/srv","sessionId":"{SESSION}","version":"2.1.325"}}"#
+        &format!(
+            r#"{{"parentUuid":"94bb4056-67e5-4e24-94aa-eb07d2cb92aa","isSidechain":false,
+        "type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}","type":"tool_result",
+        "content":"{code}"}}]}},"uuid":"c66805cc-3152-4af7-92d7-e52811672901",
+        "timestamp":"2026-11-15T19:24:19.980Z","toolUseResult":{{"stdout":"{code}"}},
+        "cwd":"/srv","sessionId":"{SESSION}","version":"2.1.325"}}"#
+        ),
     );
 }
 
 /// A response in pieces of a few words, as they come with partial messages.
 fn partial_turn(out: &mut String, n: usize) {
     let tail = format!(
-        r#""session_id":"{SESSION}","parent_tool_use_id":null,"uuid":"c001de17-8504-4a8f-9190-97e261e4abeb","api_message_id":"msg_{n}""#
+        r#""session_id":"{SESSION}","parent_tool_use_id":null,
+        "uuid":"c001de17-8504-4a8f-9190-97e261e4abeb","api_message_id":"msg_{n}""#
     );
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"stream_event","event":{{"type":"message_start","message":{{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5","content":[],{USAGE}}}}},{tail}}}"#
+        &format!(
+            r#"{{"type":"stream_event","event":{{"type":"message_start","message":{{"id":"msg_{n}",
+        "type":"message","role":"assistant","model":"claude-sonnet-5","content":[],{USAGE}}}}},
+        {tail}}}"#
+        ),
     );
     for piece in 0..200 {
-        let _ = writeln!(
+        push_line(
             out,
-            r#"{{"type":"stream_event","event":{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":" and then the {piece} next words\n"}}}},{tail}}}"#
+            &format!(
+                r#"{{"type":"stream_event","event":{{"type":"content_block_delta","index":0,"delta":
+            {{"type":"text_delta","text":" and then the {piece} next words\n"}}}},{tail}}}"#
+            ),
         );
     }
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant","model":"claude-sonnet-5","content":[{{"type":"text","text":"{}"}}],{USAGE}}},"parent_tool_use_id":null,"session_id":"{SESSION}","request_id":"req_{n}"}}"#,
-        code(60, n)
+        &format!(
+            r#"{{"type":"assistant","message":{{"id":"msg_{n}","type":"message","role":"assistant",
+        "model":"claude-sonnet-5","content":[{{"type":"text","text":"{}"}}],{USAGE}}},
+        "parent_tool_use_id":null,"session_id":"{SESSION}","request_id":"req_{n}"}}"#,
+            code(60, n)
+        ),
     );
-    let _ = writeln!(
+    push_line(
         out,
-        r#"{{"type":"stream_event","event":{{"type":"message_delta","delta":{{"stop_reason":"end_turn"}},{USAGE}}},{tail}}}"#
+        &format!(
+            r#"{{"type":"stream_event","event":{{"type":"message_delta","delta":
+        {{"stop_reason":"end_turn"}},{USAGE}}},{tail}}}"#
+        ),
     );
 }

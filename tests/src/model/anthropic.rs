@@ -22,7 +22,8 @@ pub(super) fn answer(shared: &Shared, reply: &mut Reply, request: &Value) -> io:
         Step::Hang => {
             reply.events(&headers)?;
             reply.event(&start_of(&message(shared, model, &Tokens::default())))?;
-            shared.hang(reply)
+            shared.hang();
+            Ok(())
         }
         Step::Answer(answer) => {
             let headers = [headers, answer.headers.clone()].concat();
@@ -102,6 +103,8 @@ fn blocks(shared: &Shared, answer: &Answer, offered: &[&str]) -> Vec<Value> {
                 });
                 (tool_named(offered, &["Agent", "Task"]).unwrap_or("Task"), input)
             }
+            // This client waits for them by itself.
+            Ask::WaitForTasks => continue,
         };
         let id = shared.name("toolu");
         blocks.push(json!({"type": "tool_use", "id": id, "name": tool, "input": input}));

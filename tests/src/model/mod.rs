@@ -28,7 +28,7 @@ pub use script::{Answer, Ask, Refusal, Step, Tokens, answer, tag};
 
 /// How long one read or write may take. A client that is killed says nothing more.
 const IO_BOUND: Duration = Duration::from_secs(30);
-/// How often an answer that hangs shows that it is still there.
+/// How often an answer that hangs looks whether it may go.
 const HANGING: Duration = Duration::from_millis(100);
 
 /// A model server on the loopback device. Gone when dropped, but for answers that are being given.
@@ -228,13 +228,12 @@ impl Shared {
         format!("{kind}_{:024}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Says nothing until the client goes away.
-    fn hang(&self, reply: &mut http::Reply) -> io::Result<()> {
+    /// Says nothing until the model is gone: not even that it is still there, or the client would
+    /// have something to do.
+    fn hang(&self) {
         while !self.over.load(Ordering::Relaxed) {
             std::thread::sleep(HANGING);
-            reply.bytes(b": still here\n\n")?;
         }
-        Ok(())
     }
 }
 

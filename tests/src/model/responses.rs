@@ -28,12 +28,13 @@ pub(super) fn answer(shared: &Shared, reply: &mut Reply, request: &Value) -> io:
         Step::Hang => {
             reply.events(&headers)?;
             reply.event(&json!({"type": "response.created", "response": response}))?;
-            shared.hang(reply)
+            shared.hang();
+            Ok(())
         }
         Step::Answer(answer) => {
             reply.events(&[headers, answer.headers.clone()].concat())?;
             reply.event(&json!({"type": "response.created", "response": response}))?;
-            let items = items(shared, &answer);
+            let items = items(shared, &answer, &started_tasks(&request["input"]));
             for (index, item) in items.iter().enumerate() {
                 tell_item(reply, index, item)?;
             }
@@ -77,7 +78,19 @@ fn usage(tokens: &Tokens) -> Value {
     })
 }
 
-fn items(shared: &Shared, answer: &Answer) -> Vec<Value> {
+/// The sub-agents whose names are in the results of tools.
+fn started_tasks(input: &Value) -> Vec<String> {
+    let items = input.as_array().into_iter().flatten();
+    let results = items.filter(|item| item["type"] == "function_call_output");
+    let told = results.map(|item| text_of(&item["output"]));
+    let tasks = told.filter_map(|text| {
+        let result: Value = serde_json::from_str(&text).ok()?;
+        result["agent_id"].as_str().map(str::to_owned)
+    });
+    tasks.collect()
+}
+
+fn items(shared: &Shared, answer: &Answer, tasks: &[String]) -> Vec<Value> {
     let mut items = Vec::new();
     if !answer.text.is_empty() {
         let content = json!([{"type": "output_text", "text": answer.text, "annotations": []}]);
@@ -96,12 +109,13 @@ fn items(shared: &Shared, answer: &Answer) -> Vec<Value> {
                 ("exec_command", json!({"cmd": command, "yield_time_ms": 250}))
             }
             Ask::Task(prompt) => ("spawn_agent", json!({"message": prompt})),
+            Ask::WaitForTasks => ("wait_agent", json!({"targets": tasks, "timeout_ms": 60_000})),
         };
         let mut item = json!({
             "id": shared.name("fc"), "type": "function_call", "status": "completed",
             "call_id": shared.name("call"), "name": name, "arguments": arguments.to_string(),
         });
-        if name == "spawn_agent" {
+        if name.ends_with("_agent") {
             item["namespace"] = "multi_agent_v1".into();
         }
         items.push(item);

@@ -33,6 +33,8 @@ pub enum Ask {
     Background(String),
     /// A sub-agent with this prompt.
     Task(String),
+    /// The end of the sub-agents that were started before and go on behind the agent's back.
+    WaitForTasks,
 }
 
 /// A failure of the service.
