@@ -26,14 +26,17 @@ project=$(pwd -P | sed 's/[^A-Za-z0-9]/-/g')
 mkdir -p "$HOME/.claude/projects/$project"
 file="$HOME/.claude/projects/$project/$session.jsonl"
 say() {
-    body="\"message\":{\"id\":\"$RUN-$1\",\"model\":\"claude-sonnet-5\",\"content\":[$2],\"usage\":{\"input_tokens\":1000,\"output_tokens\":$3}}"
-    echo "{\"type\":\"assistant\",\"requestId\":\"q$RUN-$1\",\"sessionId\":\"$session\",${body}}" >>"$file"
-    echo "{\"type\":\"assistant\",\"session_id\":\"$session\",${body%\"output_tokens*}\"output_tokens\":1}}}"
+    head="\"message\":{\"id\":\"$RUN-$1\",\"model\":\"claude-sonnet-5\",\"content\":[$2],"
+    head="$head\"usage\":{\"input_tokens\":1000,\"output_tokens\":"
+    ids="\"requestId\":\"q$RUN-$1\",\"sessionId\":\"$session\""
+    echo "{\"type\":\"assistant\",$ids,$head$3}}}" >>"$file"
+    echo "{\"type\":\"assistant\",\"session_id\":\"$session\",${head}1}}}"
 }
 turn() { say "$1" '{"type":"text","text":"I think"}' 100; }
 tool() { say "$1" "{\"type\":\"tool_use\",\"id\":\"t$1\",\"name\":\"Bash\",\"input\":{}}" 100; }
 RUN=$$
-echo "{\"type\":\"system\",\"subtype\":\"init\",\"session_id\":\"$session\",\"model\":\"claude-sonnet-5\"}"
+head="\"type\":\"system\",\"subtype\":\"init\",\"model\":\"claude-sonnet-5\""
+echo "{$head,\"session_id\":\"$session\"}"
 eval "$script"
 "#;
 

@@ -98,8 +98,8 @@ impl Finder {
         Ok(strays)
     }
 
-    /// Makes a run that was found one of ours, in the slot its record names, or in one of its own if
-    /// that is not known or somebody else has it by now.
+    /// Makes a run that was found one of ours, in the slot its record names, or in one of its own
+    /// if that is not known or somebody else has it by now.
     pub(crate) async fn take_in(&self, run: &str, label: Option<Box<Label>>) -> bool {
         tracing::warn!(run, "found a run that the store does not know; it is taken in");
         let request = label.as_ref().map_or_else(unknown_request, |label| label.request.clone());

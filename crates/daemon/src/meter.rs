@@ -302,12 +302,14 @@ impl Count {
 
     fn take(&mut self, entries: Vec<(Source, Entry)>) {
         for (source, entry) in entries {
-            match &entry {
-                Entry::Session(id) if self.session.is_none() => self.session = Some(id.clone()),
-                Entry::Subagent(id) if self.subagents.len() < MAX_FILES => {
-                    self.subagents.push(id.clone());
-                }
-                _ => {}
+            if let (Entry::Session(id), None) = (&entry, &self.session) {
+                self.session = Some(id.clone());
+            }
+            if let Entry::Subagent(id) = &entry
+                && self.subagents.len() < MAX_FILES
+                && !self.subagents.contains(id)
+            {
+                self.subagents.push(id.clone());
             }
             self.tally.add(source, &entry);
         }
@@ -383,9 +385,8 @@ fn is_excused(used: &Used) -> bool {
 impl Followed {
     /// The first session a file names is the one it is about.
     fn confirm(&mut self, entries: &[(Source, Entry)], session: Option<&str>) {
-        let named = entries.iter().find_map(|(_, entry)| match entry {
-            Entry::Session(id) => Some(id.as_str()),
-            _ => None,
+        let named = entries.iter().find_map(|(_, entry)| {
+            if let Entry::Session(id) = entry { Some(id.as_str()) } else { None }
         });
         if let (Whose::NotKnown, Some(named)) = (self.whose, named) {
             self.whose = if Some(named) == session { Whose::Ours } else { Whose::Another };

@@ -223,8 +223,8 @@ fn adopt_all(state: &State, observer: &Observer) {
     }
 }
 
-/// A daemon whose socket somebody removed can be asked nothing any more, and keeps the next one from
-/// coming: it leaves.
+/// A daemon whose socket somebody removed can be asked nothing any more, and keeps the next one
+/// from coming: it leaves.
 async fn leave_if_unreachable(home: Home, leaving: watch::Sender<bool>) {
     let own = fs::metadata(home.socket()).map(|meta| meta.ino()).ok();
     loop {

@@ -7,10 +7,14 @@
 //! the cache for five minutes, and 20 of output; services that tell nothing of writing to a cache
 //! leave the 50 out.
 //!
-//! Prices are dollars per million tokens, as in `prices.json`: claude-sonnet-5: 2 in, 0.2 cache
-//! read, 2.5 write 5m, 4 write 1h, 10 out, so that one response is 100 * 2 + 1000 * 0.2 + 50 * 2.5
-//! + 20 * 10 = 725 millionths of a dollar; claude-sonnet-4-5: 3, 0.3, 3.75, 15: 100 * 3 + 1000 *
-//! 0.3 + 50 * 3.75 + 20 * 15 = 1087.5; the dearest of all: 10, 1, 12.5, 50.
+//! Prices are dollars per million tokens, as in `prices.json`, so that sums are millionths of a
+//! dollar:
+//!
+//! | model | in | cache read | write 5m | write 1h | out | one response of `ok` |
+//! |---|---|---|---|---|---|---|
+//! | claude-sonnet-5 | 2 | 0.2 | 2.5 | 4 | 10 | 200 + 200 + 125 + 0 + 200 = 725 |
+//! | claude-sonnet-4-5 | 3 | 0.3 | 3.75 | 6 | 15 | 300 + 300 + 187.5 + 0 + 300 = 1087.5 |
+//! | the dearest of each | 10 | 1 | 12.5 | 20 | 50 | |
 
 use std::fs;
 use std::path::PathBuf;

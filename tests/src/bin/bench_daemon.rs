@@ -1,8 +1,8 @@
 //! The figures of the daemon: a thousand live runs, and the journal beside bare SQLite.
 //!
 //! `cargo run --release -p kennel-tests --no-default-features --features bench --bin bench-daemon
-//! -- KENNEL [live|journal]` prints a table; KENNEL is the shipped binary. Starts and short runs are
-//! measured beside other programs by `tests/compare`. Nothing here is an assertion.
+//! -- KENNEL [live|journal]` prints a table; KENNEL is the shipped binary. Starts and short runs
+//! are measured beside other programs by `tests/compare`. Nothing here is an assertion.
 
 #![expect(clippy::print_stdout, reason = "the table is the purpose of the program")]
 
@@ -80,7 +80,8 @@ impl Home {
 
     fn daemon(&self) -> u32 {
         let note = fs::read_to_string(self.path.join("state/lock")).expect("it is there");
-        note.lines().next().unwrap_or_default().trim_start_matches("process ").trim().parse().expect("a number")
+        let first = note.lines().next().unwrap_or_default();
+        first.trim_start_matches("process ").trim().parse().expect("a number")
     }
 }
 

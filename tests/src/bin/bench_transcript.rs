@@ -232,7 +232,8 @@ fn recorded_turn(out: &mut String, n: usize) {
         out,
         &format!(
             r#"{{"parentUuid":"94bb4056-67e5-4e24-94aa-eb07d2cb92aa","isSidechain":false,
-        "type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}","type":"tool_result",
+        "type":"user","message":{{"role":"user","content":[{{"tool_use_id":"toolu_{n}",
+        "type":"tool_result",
         "content":"{code}"}}]}},"uuid":"c66805cc-3152-4af7-92d7-e52811672901",
         "timestamp":"2026-11-15T19:24:19.980Z","toolUseResult":{{"stdout":"{code}"}},
         "cwd":"/srv","sessionId":"{SESSION}","version":"2.1.325"}}"#

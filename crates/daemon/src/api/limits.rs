@@ -176,8 +176,8 @@ fn looser(limits: &wire::Limits) -> Belt {
     let turns = limits.max_tool_turns.or(limits.max_turns);
     Belt {
         turns: turns.map(|n| n.saturating_mul(TURNS_PER_TOOL_TURN).saturating_add(MORE_TURNS)),
-        // Codex alone has one, and calls it under development: its settings change, and where one is
-        // missing it refuses to start.
+        // Codex alone has one, and calls it under development: its settings change, and where one
+        // is missing it refuses to start.
         tokens: None,
         usd: limits.max_budget_usd.map(|usd| usd * MORE_MONEY),
     }

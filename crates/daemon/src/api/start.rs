@@ -176,8 +176,8 @@ fn worktree(dir: &Path) -> Result<(String, String), ApiError> {
     Ok((format!("{:x}:{:x}", meta.dev(), meta.ino()), path))
 }
 
-/// What a run is, for whoever finds it without a store that knows it: kept with its record. Left out
-/// if it is too long to be kept there, as few commands are.
+/// What a run is, for whoever finds it without a store that knows it: kept with its record. Left
+/// out if it is too long to be kept there, as few commands are.
 fn label(claim: &Claim, request: &Request) -> Option<String> {
     let mut label = Label::of(claim, request);
     let fits = |json: &String| json.len() <= MAX_LABEL_BYTES;
