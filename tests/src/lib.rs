@@ -377,10 +377,16 @@ fn lock_is_free(dir: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Says that a test, or a part of one, was not run, past the capturing of what tests print.
+/// Says that a test, or a part of one, was not run, past the capturing of what tests print. The file
+/// that `KENNEL_SKIPPED` names has a line for each, to be counted.
 pub fn skipped(name: &str, why: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "SKIPPED: {name}: {why}");
+    let line = format!("SKIPPED: {name}: {why}\n");
+    let _ = std::io::stdout().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("KENNEL_SKIPPED") {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 
 /// True if we are root.

@@ -138,7 +138,7 @@ async fn serve_until_told(
         serve_tcp(tcp, guard, app.clone());
     }
     let mut told = left.clone();
-    let server = axum::serve(listen::OwnersOnly(listener), api::router(app))
+    let server = axum::serve(listen::OwnersOnly::new(listener), api::router(app))
         .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
     let bound = async {
         drop(left.wait_for(|leaving| *leaving).await);
@@ -182,7 +182,7 @@ fn serve_tcp(listener: TcpListener, guard: listen::Guard, app: App) {
     let checks = axum::middleware::from_fn_with_state(guard, listen::guarded);
     let router = api::router(app).layer(checks);
     tokio::spawn(async move {
-        let server = axum::serve(listener, router)
+        let server = axum::serve(listen::Bounded::new(listener), router)
             .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
         if let Err(e) = server.await {
             tracing::error!("failed to serve over TCP: {e}");

@@ -8,14 +8,18 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::net::{UnixListener, UnixStream, unix};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
 
@@ -26,20 +30,123 @@ const TOKEN_BYTES: usize = 32;
 /// Names of this machine for itself.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
+/// Connections at once on the private socket: what waits in `wait`, `logs -f` and events.
+const MAX_OWN_CONNECTIONS: usize = 1024;
+/// Connections at once over TCP: whoever opens them need not have the token yet.
+const MAX_TCP_CONNECTIONS: usize = 64;
+
+/// A connection that counts while it is open.
+pub(crate) struct Counted<S> {
+    stream: S,
+    _place: OwnedSemaphorePermit,
+}
+
 /// A listener that serves nobody but our own user and root.
-pub(crate) struct OwnersOnly(pub(crate) UnixListener);
+pub(crate) struct OwnersOnly {
+    listener: UnixListener,
+    places: Arc<Semaphore>,
+}
+
+impl OwnersOnly {
+    pub(crate) fn new(listener: UnixListener) -> Self {
+        Self { listener, places: Arc::new(Semaphore::new(MAX_OWN_CONNECTIONS)) }
+    }
+}
+
+/// A listener that lets in a bounded number; who may ask what is the guard's.
+pub(crate) struct Bounded {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+}
+
+impl Bounded {
+    pub(crate) fn new(listener: TcpListener) -> Self {
+        Self { listener, places: Arc::new(Semaphore::new(MAX_TCP_CONNECTIONS)) }
+    }
+}
+
+/// Waits for a place. The semaphore is never closed.
+async fn place(places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match places.clone().acquire_owned().await {
+        Ok(place) => place,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = Counted<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        let place = place(&self.places).await;
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, from)) => return (Counted { stream, _place: place }, from),
+                Err(e) => {
+                    tracing::error!("failed to accept a connection: {e}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 impl axum::serve::Listener for OwnersOnly {
-    type Io = UnixStream;
+    type Io = Counted<UnixStream>;
     type Addr = unix::SocketAddr;
 
-    async fn accept(&mut self) -> (UnixStream, unix::SocketAddr) {
+    async fn accept(&mut self) -> (Self::Io, unix::SocketAddr) {
         let own = rustix::process::geteuid().as_raw();
+        let place = place(&self.places).await;
         loop {
-            match self.0.accept().await {
+            match self.listener.accept().await {
                 Ok((stream, from)) => {
                     if stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
-                        return (stream, from);
+                        return (Counted { stream, _place: place }, from);
                     }
                     tracing::warn!("turned a stranger away: {:?}", stream.peer_cred());
                 }
@@ -52,7 +159,7 @@ impl axum::serve::Listener for OwnersOnly {
     }
 
     fn local_addr(&self) -> io::Result<unix::SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 }
 
