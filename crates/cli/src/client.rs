@@ -16,6 +16,8 @@ use crate::error::{FAILED, Failure, NO_DAEMON, NOT_FOUND};
 
 /// How long a daemon may take from its start until it answers.
 const READY_BOUND: Duration = Duration::from_secs(10);
+/// How long a daemon may take from its start until it has the home.
+const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// Pause between two attempts to reach a daemon that was just started.
 const READY_PAUSE: Duration = Duration::from_millis(2);
 /// Longer than any answer may take: the API's own bounds come first.
@@ -184,11 +186,13 @@ impl Client {
                 format!("failed to start the daemon: {e}"),
             )
         })?;
-        let deadline = Instant::now() + READY_BOUND;
+        let begun = Instant::now();
+        // One that has not even taken the home by then has ended, and its log says why.
+        let dead = || begun.elapsed() >= DEAD_AFTER && !self.home.is_held();
         loop {
             match self.reach() {
                 Ok(stream) => return Ok(stream),
-                Err(e) if nobody_there(&e) && Instant::now() < deadline => {
+                Err(e) if nobody_there(&e) && begun.elapsed() < READY_BOUND && !dead() => {
                     std::thread::sleep(READY_PAUSE);
                 }
                 Err(_) => {

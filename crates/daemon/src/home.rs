@@ -124,6 +124,13 @@ impl Home {
         Some(PathBuf::from(std::ffi::OsStr::from_bytes(socket)))
     }
 
+    /// True if a daemon has this home, also one that does not serve yet.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let lock = File::open(self.state.join("lock"));
+        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     fn note(&self) -> io::Result<Vec<u8>> {
         let mut note = Vec::new();
         File::open(self.state.join("lock"))?.take(MAX_NOTE_BYTES).read_to_end(&mut note)?;

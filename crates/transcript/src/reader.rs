@@ -176,7 +176,7 @@ impl Reader {
         let text = line.trim_ascii();
         let begins_as_json = text.first() == Some(&b'{');
         let (mut rest, mut tries, mut found) = (text, 0, false);
-        while let Some(at) = memchr::memchr(b'{', rest) {
+        while let Some(at) = brace_in(rest) {
             match self.object(&rest[at..], tell) {
                 Some(length) => {
                     found = true;
@@ -213,6 +213,11 @@ impl Reader {
             Client::Cursor(state) => state.object(bytes, tell),
         }
     }
+}
+
+/// Where the next object may begin: nearly always at once.
+fn brace_in(text: &[u8]) -> Option<usize> {
+    if text.first() == Some(&b'{') { Some(0) } else { memchr::memchr(b'{', text) }
 }
 
 /// Tells a name when it is another than before: clients repeat them on every line.
