@@ -124,6 +124,23 @@ fn money_is_counted_from_the_transcript_and_binds_while_the_daemon_is_dead() {
 }
 
 #[test]
+fn prices_of_the_users_own_come_first_and_broken_ones_are_refused() {
+    let home = home();
+    let file = home.path().join("config/prices.json");
+    fs::create_dir(home.path().join("config")).expect("it can be made");
+    fs::write(&file, r#"{"claude-sonnet-5": {"in": 20, "out": 100}}"#).expect("it can be written");
+    home.ok(&["run", "--", "claude", "--session-id", "own-prices", "-p", "turn 1"]);
+    let run = home.all_runs().remove(0);
+    assert_eq!(run["usage"]["cost_usd"], 0.03, "ten times as dear: {run}");
+    fs::write(&file, "{").expect("it can be written");
+    let said = home.kennel(&["run", "--max-budget-usd", "1", "--", "claude", "-p", "turn 1"]);
+    assert_eq!(said.code, 125, "{said:?}");
+    assert!(said.err.contains("prices.json"), "{said:?}");
+    home.ok(&["run", "--", "claude", "--session-id", "no-prices", "-p", "turn 1"]);
+    home.check();
+}
+
+#[test]
 fn a_resumed_session_is_charged_for_this_run_alone() {
     let home = home();
     let session = "11111111-2222-4333-8444-555555555555";

@@ -7,6 +7,8 @@
 //!   kennel.db    the store
 //!   daemon.log   what a daemon that started by itself has to say
 //!   runs/ID/     one directory per run, its keeper's
+//! KENNEL_HOME/config, or $XDG_CONFIG_HOME/kennel
+//!   prices.json  prices of the user's own, before those that are shipped
 //! ```
 //!
 //! Owns: these names and their permissions. Never follows what is inside a run's directory.
@@ -35,6 +37,7 @@ const MAX_NOTE_BYTES: u64 = 512;
 pub struct Home {
     state: PathBuf,
     socket: PathBuf,
+    config: PathBuf,
 }
 
 impl Home {
@@ -44,10 +47,15 @@ impl Home {
     }
 
     fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, HomeError> {
-        let (state, socket) = if let Some(home) = get("KENNEL_HOME") {
+        let (state, socket, config) = if let Some(home) = get("KENNEL_HOME") {
             let home = std::path::absolute(&home).map_err(|e| HomeError::Io(home.into(), e))?;
-            (home.join("state"), home.join("state/socket"))
+            (home.join("state"), home.join("state/socket"), home.join("config"))
         } else {
+            let config = match (get("XDG_CONFIG_HOME"), get("HOME")) {
+                (Some(config), _) => PathBuf::from(config),
+                (None, Some(home)) => PathBuf::from(home).join(".config"),
+                (None, None) => return Err(HomeError::Nowhere),
+            };
             let state = match (get("XDG_STATE_HOME"), get("HOME")) {
                 (Some(state), _) => PathBuf::from(state),
                 (None, Some(home)) => PathBuf::from(home).join(".local/state"),
@@ -58,12 +66,12 @@ impl Home {
                 Some(runtime) => PathBuf::from(runtime).join("kennel/socket"),
                 None => state.join("socket"),
             };
-            (state, socket)
+            (state, socket, config.join("kennel"))
         };
         if socket.as_os_str().as_bytes().len() > MAX_SOCKET_PATH_BYTES {
             return Err(HomeError::SocketPathTooLong(socket));
         }
-        Ok(Self { state, socket })
+        Ok(Self { state, socket, config })
     }
 
     /// The API's socket.
@@ -82,6 +90,11 @@ impl Home {
     #[must_use]
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// The user's own prices, if there are any.
+    pub(crate) fn prices(&self) -> PathBuf {
+        self.config.join("prices.json")
     }
 
     /// What whoever asks over TCP has to show.

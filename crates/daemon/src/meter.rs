@@ -10,6 +10,7 @@
 //! Owns: finding and following those files, and what a limit in the agent's words means. Runs in
 //! the keeper, in a thread of its own, without the daemon. Stops nobody: it tells the keeper.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 use kennel_process::{Chunk, Desk, LimitReached, Meter, Spec, Stream, Streams, Woken, read_output};
 use kennel_transcript::files::{self, Files, Place};
 use kennel_transcript::{
-    CostBasis, Entry, Format, History, ModelUse, Prices, Reader, Source, Standing, Tally, Tokens,
-    Used,
+    CostBasis, Entry, Format, History, ModelUse, Price, Prices, Reader, Source, Standing, Tally,
+    Tokens, Used,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,35 @@ pub(crate) struct Orders {
     pub(crate) tokens: Option<u64>,
     /// Seconds between the final result and the end.
     pub(crate) finish: Option<f64>,
+    /// Prices of the user's own, as the file had them when the run was asked for: a file that is
+    /// broken later changes nothing.
+    #[serde(default)]
+    pub(crate) prices: Option<String>,
+}
+
+/// The most bytes of a file of prices.
+const MAX_PRICES_BYTES: u64 = 256 << 10;
+
+/// The user's own prices, as text that reads. `None` if there are none.
+pub(crate) fn own_prices(file: &Path) -> io::Result<Option<String>> {
+    use std::io::Read;
+    let opened = match File::open(file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut text = String::new();
+    opened.take(MAX_PRICES_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_PRICES_BYTES {
+        return Err(io::Error::other("it is too large"));
+    }
+    let _: BTreeMap<String, Price> = serde_json::from_str(&text)?;
+    Ok(Some(text))
+}
+
+/// The prices of a run: those that are shipped, and those of the user's own before them.
+fn prices(own: Option<&String>) -> Prices {
+    let own = own.and_then(|text| serde_json::from_str::<BTreeMap<String, Price>>(text).ok());
+    Prices::shipped().with(own.unwrap_or_default())
 }
 
 /// Makes the meter of a run from what the daemon put into its spec.
@@ -68,7 +98,7 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
     let argv = std::iter::once(&spec.program).chain(&spec.args);
     let argv: Vec<String> = argv.map(|arg| arg.to_string_lossy().into_owned()).collect();
     let history = if orders.resumed { History::Resumed } else { History::Fresh };
-    let mut tally = Tally::new(Prices::shipped(), history);
+    let mut tally = Tally::new(prices(orders.prices.as_ref()), history);
     if let Some(model) = files::chosen_model(format, &argv) {
         tally.assume_model(model);
     }

@@ -16,7 +16,8 @@ use kennel_transcript::{Countable, Format, Sources, can_count};
 
 use super::error::ApiError;
 use super::{App, wire};
-use crate::meter::{Account, Orders};
+use crate::home::Home;
+use crate::meter::{Account, Orders, own_prices};
 use crate::store::format::Ended;
 use crate::store::kept::KeptRun;
 
@@ -131,8 +132,22 @@ pub(super) fn count(
     spec: &mut Spec,
     request: &wire::Limits,
     format: Option<Format>,
+    home: &Home,
 ) -> Result<(), ApiError> {
     let Some(format) = format else { return Ok(()) };
+    let prices = match own_prices(&home.prices()) {
+        Ok(prices) => prices,
+        Err(e) if request.max_budget_usd.is_some() => {
+            let message = format!("{} does not read: {e}", home.prices().display());
+            return Err(ApiError::bad_request(message).hint(
+                "it is an object of models, each with \"in\" and \"out\" per million tokens",
+            ));
+        }
+        Err(e) => {
+            tracing::warn!("{} does not read and is left out: {e}", home.prices().display());
+            None
+        }
+    };
     let words = |spec: &Spec| -> Vec<String> {
         let all = std::iter::once(&spec.program).chain(&spec.args);
         all.map(|arg| arg.to_string_lossy().into_owned()).collect()
@@ -161,6 +176,7 @@ pub(super) fn count(
         usd: request.max_budget_usd,
         tokens: request.max_tokens,
         finish: request.finish_ms.map(|ms| ms as f64 / 1000.0),
+        prices,
     };
     let json = serde_json::to_string(&orders);
     spec.meter = Some(json.map_err(|e| ApiError::internal(e.to_string()))?);

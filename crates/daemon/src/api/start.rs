@@ -19,7 +19,6 @@ use kennel_process::{
     TerminalSize,
 };
 use kennel_supervisor::{Claim, Event, Refusal};
-use kennel_transcript::Format;
 
 use super::error::ApiError;
 use super::view::view;
@@ -62,8 +61,9 @@ pub(super) async fn start(
     let unenforceable = limits::unenforceable(&request, format);
     let kept = Arc::new(kept(&request, worktree.as_ref(), &app.boot));
     let again = request.id.is_some();
-    let mut spec = spec(run, request, format, worktree)?;
+    let mut spec = spec(run, request, worktree)?;
     spec.label = label(&claim, &kept);
+    limits::count(&mut spec, &kept.limits, format, &app.home)?;
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
@@ -227,12 +227,7 @@ fn on_exit(asked: wire::OnExit) -> OnExit {
     }
 }
 
-fn spec(
-    run: RunId,
-    request: wire::RunRequest,
-    format: Option<Format>,
-    worktree: Option<String>,
-) -> Result<Spec, ApiError> {
+fn spec(run: RunId, request: wire::RunRequest, worktree: Option<String>) -> Result<Spec, ApiError> {
     let mut command = request.command.into_iter();
     let Some(program) = command.next() else {
         return Err(ApiError::bad_request("there is no command to run"));
@@ -259,7 +254,7 @@ fn spec(
         false => Streams::Pipes { stdin: Stdin::Closed },
     };
     spec.limits = limits::bounds(&request.limits);
-    limits::count(&mut spec, &request.limits, format)?;
+
     spec.on_exit = on_exit(request.on_exit);
     spec.grace = request.grace_ms.map_or(DEFAULT_GRACE, Duration::from_millis);
     spec.check().map_err(|e| ApiError::bad_request(e.to_string()))?;
