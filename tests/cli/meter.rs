@@ -91,6 +91,11 @@ fn narration_is_free_and_the_tenth_tool_turn_stops() {
     assert_eq!(said.code, 124, "{said:?}");
     let run = home.all_runs().remove(0);
     assert_eq!(run["end"]["limit"]["kind"], "max_turns", "{run}");
+    let (_, page) = home.ask("GET", "/v1/events", "");
+    let events = page["events"].as_array().expect("a list");
+    let warned: Vec<&Value> = events.iter().filter(|event| event["kind"] == "warned").collect();
+    assert_eq!(warned.len(), 1, "once, at 80 %: {warned:?}");
+    assert_eq!(warned[0]["limit"]["kind"], "max_turns", "{warned:?}");
     assert_eq!(run["end"]["limit"]["used"], 10.0, "{run}");
     assert_eq!(run["usage"]["turns"], 40, "{run}");
     home.check();

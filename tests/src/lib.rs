@@ -377,8 +377,8 @@ fn lock_is_free(dir: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Says that a test, or a part of one, was not run, past the capturing of what tests print. The file
-/// that `KENNEL_SKIPPED` names has a line for each, to be counted.
+/// Says that a test, or a part of one, was not run, past the capturing of what tests print. The
+/// file that `KENNEL_SKIPPED` names gets a line for each, to be counted.
 pub fn skipped(name: &str, why: &str) {
     use std::io::Write;
     let line = format!("SKIPPED: {name}: {why}\n");

@@ -233,6 +233,11 @@ impl Count {
             followed.reader.finish(&mut |entry| entries.push((source, entry)));
         }
         self.take(entries);
+        let used = self.tally.used();
+        if used.unconfirmed > 0 && used.basis != CostBasis::Said {
+            let cut = format!("{} responses never said what they used in full", used.unconfirmed);
+            self.trouble.get_or_insert(format!("{cut}: tokens and cost are too low"));
+        }
         self.tell(desk, true);
     }
 

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kennel_process::{
-    Adopted, Cause, Connection, ConnectionError, End, Event as Told, Hurry, Liveness, Orphan,
-    Process, Spec, StartError, StartStage, State as KeeperState, Status, Survivor, Swept,
+    Adopted, Cause, Connection, ConnectionError, End, Event as Told, Hurry, LimitReached, Liveness,
+    Orphan, Process, Spec, StartError, StartStage, State as KeeperState, Status, Survivor, Swept,
     Told as Heard, Verdict, adopt, ended_by_reboot,
 };
 use kennel_supervisor::{Ending, Event, RunId, Stop};
@@ -332,6 +332,9 @@ impl Attending<'_> {
         let Ok((keeper, status)) = watched.await else { return Err(Leaving) };
         let Ok(status) = status else { return Ok(Next::LookAgain) };
         let Ok(mut keeper) = Listening::to(keeper) else { return Ok(Next::LookAgain) };
+        for limit in status.warned {
+            self.tell_warning(limit).await?;
+        }
         if let Some(account) = &status.usage {
             self.observer.live.used(self.run.as_str(), account);
         }
@@ -369,6 +372,11 @@ impl Attending<'_> {
         }
     }
 
+    async fn tell_warning(&mut self, limit: LimitReached) -> Result<(), Leaving> {
+        let event = Event::Warned { run: self.run.clone(), limit: limit.kind.as_str().into() };
+        self.tell(event, Detail::Limit(limit)).await
+    }
+
     async fn tell_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
         self.tell(Event::Exited(self.run.clone()), Detail::Exited(status)).await
     }
@@ -383,11 +391,7 @@ impl Attending<'_> {
             Told::Ended(end) => self.tell_recorded_end(end).await,
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
-            Told::Warned(limit) => {
-                let (kind, used, max) = (limit.kind, limit.used, limit.max);
-                tracing::warn!(run = %self.run, kind, used, max, "a limit is near");
-                Ok(())
-            }
+            Told::Warned(limit) => self.tell_warning(limit).await,
             Told::Usage(account) => {
                 self.observer.live.used(self.run.as_str(), &account);
                 Ok(())

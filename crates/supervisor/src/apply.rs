@@ -3,6 +3,8 @@
 //! Owns: what a fact means. Never refuses and never panics: a fact is true whether or not it was
 //! expected, and one about a run that is not there changes nothing.
 
+use alloc::vec::Vec;
+
 use crate::event::Ending;
 use crate::fact::Fact;
 use crate::state::{Leader, Phase, Run, RunId, State};
@@ -13,7 +15,8 @@ impl State {
         match fact {
             Fact::Admitted { run, claim } => {
                 let phase = Phase::Starting { stop: None };
-                self.hold(run, Run { claim: claim.clone(), phase, stop_when_found: None });
+                let claim = claim.clone();
+                self.hold(run, Run { claim, phase, stop_when_found: None, warned: Vec::new() });
             }
             Fact::Started(run) => self.change(run, |known| match known.phase {
                 Phase::Starting { .. } | Phase::Stuck => match known.stop() {
@@ -39,6 +42,11 @@ impl State {
                 }
                 Phase::Stuck | Phase::Lost => known.phase,
             }),
+            Fact::Warned { run, limit } => {
+                if let Some(known) = self.runs.get_mut(run) {
+                    known.warned.push(limit.clone());
+                }
+            }
             Fact::Stuck(run) => self.change(run, |_| Phase::Stuck),
             Fact::Ended { run, ending } => match ending {
                 Ending::NeverStarted | Ending::Dead => self.forget(run),

@@ -75,6 +75,7 @@ pub fn decide(state: &State, event: &Event) -> Decision {
         Event::Started(run) => started(state, run),
         Event::Stopping(run) => stopping(state, run),
         Event::Exited(run) => exited(state, run),
+        Event::Warned { run, limit } => warned(state, run, limit),
         Event::Stuck(run) => stuck(state, run),
         Event::Ended { run, ending } => ended(state, run, *ending),
         Event::ShutdownRequested { stop } => shut_down(state, *stop),
@@ -274,6 +275,15 @@ fn exited(state: &State, run: &RunId) -> Decision {
     }
 }
 
+fn warned(state: &State, run: &RunId, limit: &str) -> Decision {
+    match state.run(run) {
+        Some(known) if !known.warned.iter().any(|told| **told == *limit) => {
+            fact(Fact::Warned { run: run.clone(), limit: limit.into() })
+        }
+        Some(_) | None => Decision::AlreadySo,
+    }
+}
+
 fn stuck(state: &State, run: &RunId) -> Decision {
     let Some(known) = state.run(run) else {
         return Decision::AlreadySo;
@@ -417,6 +427,18 @@ mod tests {
         assert_eq!(refused(&state, &full), Some(Refusal::HostFull { room: 1 }));
         state.apply(&Fact::Ended { run: run(), ending: Ending::Dead });
         assert_eq!(refused(&state, &elsewhere), None);
+    }
+
+    #[test]
+    fn a_limit_that_is_near_is_told_once() {
+        let mut state = after(&[Fact::Started(run())]);
+        let event = |limit: &str| Event::Warned { run: run(), limit: limit.into() };
+        let told = Fact::Warned { run: run(), limit: "wall".into() };
+        assert_eq!(decide(&state, &event("wall")), fact(told.clone()));
+        state.apply(&told);
+        assert_eq!(decide(&state, &event("wall")), Decision::AlreadySo);
+        assert!(matches!(decide(&state, &event("idle")), Decision::Do { .. }));
+        assert_eq!(decide(&State::default(), &event("wall")), Decision::AlreadySo);
     }
 
     #[test]

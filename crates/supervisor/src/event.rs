@@ -37,6 +37,13 @@ pub enum Event {
     Stopping(RunId),
     /// A run's leader ended. Its cohort may live on.
     Exited(RunId),
+    /// A run comes near one of its limits.
+    Warned {
+        /// Which.
+        run: RunId,
+        /// The limit's name.
+        limit: Box<str>,
+    },
     /// Somebody of a run is left after the bound of a stop, or the run cannot be looked at.
     Stuck(RunId),
     /// A run is over, and this is what is known of it.

@@ -1,5 +1,7 @@
 //! Everything that changes state and must survive a crash. Owns the closed list and nothing else.
 
+use alloc::boxed::Box;
+
 use crate::event::{Claim, Ending, Stop};
 use crate::state::RunId;
 
@@ -24,6 +26,13 @@ pub enum Fact {
     },
     /// Its leader ended.
     Exited(RunId),
+    /// It came near a limit. Once for each.
+    Warned {
+        /// Which.
+        run: RunId,
+        /// The limit's name.
+        limit: Box<str>,
+    },
     /// Somebody of it is left, or it cannot be looked at.
     Stuck(RunId),
     /// It is over.
@@ -45,6 +54,7 @@ impl Fact {
             Self::Admitted { run, .. }
             | Self::Started(run)
             | Self::Stopping { run, .. }
+            | Self::Warned { run, .. }
             | Self::Exited(run)
             | Self::Stuck(run)
             | Self::Ended { run, .. } => Some(run),

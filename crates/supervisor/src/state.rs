@@ -13,6 +13,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::event::{Claim, Stop};
@@ -59,6 +60,8 @@ pub struct Run {
     pub phase: Phase,
     /// How it was to end before it was stuck: still to be performed if it is found running.
     pub(crate) stop_when_found: Option<Stop>,
+    /// Limits it came near, each told once.
+    pub(crate) warned: Vec<Box<str>>,
 }
 
 /// Where a run stands.

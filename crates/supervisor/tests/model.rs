@@ -106,6 +106,8 @@ struct Known {
     leader_left: bool,
     /// How it is to end, once that was said.
     wish: Option<Stop>,
+    /// What it was near to, as it was told.
+    near: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +136,7 @@ impl Model {
     fn key(&self) -> String {
         let brief = |run: &Known| {
             let wish = run.wish.filter(|_| run.stands == Stands::Stuck);
-            format!("{} {:?} {:?} {wish:?}", run.id, run.claim, run.phase())
+            format!("{} {:?} {:?} {wish:?} {:?}", run.id, run.claim, run.phase(), run.near)
         };
         let mut runs: Vec<String> = self.runs.iter().map(brief).collect();
         runs.sort();
@@ -156,6 +158,10 @@ impl Model {
             Event::Exited(run) => {
                 self.find(run).map(Known::seen_without_leader).unwrap_or_default()
             }
+            Event::Warned { run, limit } => match self.find(run) {
+                Some(known) => known.warned_of(limit),
+                None => Answer::default(),
+            },
             Event::Stuck(run) => self.find(run).map(Known::seen_stuck).unwrap_or_default(),
             Event::Ended { run, ending } => self.over(run, *ending),
             Event::ShutdownRequested { stop } => self.shut_down(*stop),
@@ -225,7 +231,7 @@ impl Model {
         let (id, claim) = (run.clone(), claim.clone());
         let fact = Fact::Admitted { run: id.clone(), claim: claim.clone() };
         let stands = Stands::Waiting;
-        self.runs.push(Known { id, claim, stands, leader_left: false, wish: None });
+        self.runs.push(Known { id, claim, stands, leader_left: false, wish: None, near: vec![] });
         Answer { facts: vec![fact], effects: vec![effect], refused: None }
     }
 
@@ -262,6 +268,16 @@ impl Model {
 }
 
 impl Known {
+    /// Who is told of a limit once knows of it.
+    fn warned_of(&mut self, limit: &str) -> Answer {
+        if self.near.iter().any(|known| known == limit) {
+            return Answer::default();
+        }
+        self.near.push(limit.to_owned());
+        let fact = Fact::Warned { run: self.id.clone(), limit: limit.into() };
+        Answer { facts: vec![fact], ..Answer::default() }
+    }
+
     /// A stop is kept before it is performed, and only ever made shorter. Who is not up yet is
     /// stopped later, and who is stuck is asked once more.
     fn told_to_stop(&mut self, stop: Stop) -> Answer {
@@ -462,6 +478,7 @@ fn check_told_again(state: &State, event: &Event) -> Result<(), String> {
         Fact::Admitted { .. }
         | Fact::Started(_)
         | Fact::Exited(_)
+        | Fact::Warned { .. }
         | Fact::Stuck(_)
         | Fact::Ended { .. }
         | Fact::ShuttingDown => false,
@@ -545,7 +562,9 @@ impl History {
                 self.to_stop.insert(run.clone());
                 self.live.contains(&run)
             }
-            Fact::Started(_) | Fact::Exited(_) | Fact::Stuck(_) => self.live.contains(&run),
+            Fact::Started(_) | Fact::Exited(_) | Fact::Warned { .. } | Fact::Stuck(_) => {
+                self.live.contains(&run)
+            }
             Fact::ShuttingDown => !state.is_shutting_down(),
         };
         expected.then_some(()).ok_or_else(|| format!("not now: {fact:?}"))
@@ -638,7 +657,8 @@ fn any_event(rng: &mut Rng) -> Event {
         18..23 => Event::Started(run),
         23..26 => Event::Stopping(run),
         26..29 => Event::Exited(run),
-        29..32 => Event::Stuck(run),
+        29..31 => Event::Stuck(run),
+        31 => Event::Warned { run, limit: (*rng.pick(&["wall", "idle"])).into() },
         32..38 => {
             let endings = [Ending::NeverStarted, Ending::Dead, Ending::Dead, Ending::Lost];
             Event::Ended { run, ending: *rng.pick(&endings) }

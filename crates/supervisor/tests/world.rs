@@ -1173,7 +1173,7 @@ impl Row {
                     Ending::Lost => self.lost += 1,
                 }
             }
-            Fact::Admitted { .. } | Fact::Exited(_) | Fact::ShuttingDown => {}
+            Fact::Admitted { .. } | Fact::Exited(_) | Fact::Warned { .. } | Fact::ShuttingDown => {}
         }
     }
 }
@@ -1347,6 +1347,7 @@ fn promised_by(state: &State, event: &Event) -> Vec<usize> {
         | Event::Started(_)
         | Event::Stopping(_)
         | Event::Exited(_)
+        | Event::Warned { .. }
         | Event::Stuck(_)
         | Event::Ended { .. }
         | Event::LeaveRequested => vec![],

@@ -17,9 +17,7 @@ use serde::Deserialize;
 use crate::entry::{
     Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
 };
-use crate::json::{
-    Apart, Count, Flag, Fold, Gather, Loose, Number, Text, Values, front, object, unix_ms,
-};
+use crate::json::{Count, Flag, Fold, Gather, Loose, Number, Text, Values, front, object, unix_ms};
 use crate::reader::{Source, Tell, tell_if_new};
 
 /// How many tool calls or results of one line are told one by one. Models ask for tens at most; a
@@ -66,11 +64,7 @@ impl State {
             ("assistant", Source::File { subagent }) => {
                 self.answer(&line, Grade::Recorded, subagent || line.is_subagent(), tell);
             }
-            ("user", _) => {
-                if let Some(message) = &line.message.0 {
-                    message.tell_results(tell);
-                }
-            }
+            ("user", _) => line.message.0.tell_results(tell),
             (kind, Source::Stdout) => self.said(kind, &rest(bytes), tell),
             (kind, Source::File { .. }) => recorded(kind, &rest(bytes), tell),
         }
@@ -97,7 +91,7 @@ impl State {
 
     /// A content block of a response.
     fn answer(&mut self, line: &Line<'_>, grade: Grade, subagent: bool, tell: Tell<'_>) {
-        let Some(message) = &line.message.0 else { return };
+        let message = &line.message.0;
         if message.model.as_str() == SYNTHETIC {
             if !line.error.is_empty() {
                 tell(Entry::Error(line.error.kept()));
@@ -258,7 +252,7 @@ struct Line<'a> {
     #[serde(default, borrow, rename = "requestId")]
     request_on_disk: Text<'a>,
     #[serde(default, borrow)]
-    message: Apart<Message<'a>>,
+    message: Loose<Message<'a>>,
     #[serde(default, borrow)]
     event: Loose<EventKind<'a>>,
     #[serde(default)]

@@ -279,42 +279,6 @@ impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Loose<T> {
     }
 }
 
-/// An object that few lines have, kept apart so that the others are small; nothing where the stream
-/// has something else.
-#[derive(Debug)]
-pub(crate) struct Apart<T>(pub(crate) Option<Box<T>>);
-
-impl<T> Default for Apart<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Apart<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Any<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
-            type Value = Apart<T>;
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Apart<T>, A::Error> {
-                let value = T::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Apart(Some(Box::new(value))))
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<Apart<T>, E> {
-                Ok(Apart(None))
-            }
-
-            ignore!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
-            ignore_rest!();
-            ignore_seq!();
-        }
-
-        from.deserialize_any(Any(PhantomData))
-    }
-}
-
 /// The elements of an array, one folded into the next; nothing where the stream has something else.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fold<T>(pub(crate) T);

@@ -20,8 +20,8 @@ const STREAM_BYTES: usize = 128 << 20;
 const FLAT_BYTES: usize = 1 << 30;
 /// What a read from a pipe gives at once.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Rounds of each measurement, of which the middle one counts.
-const ROUNDS: usize = 7;
+/// Rounds of each measurement, of which the best counts.
+const ROUNDS: usize = 9;
 
 fn main() {
     println!("| stream | lines | ours | floor: split lines | peer: Value per line | ours / peer |");
@@ -64,18 +64,15 @@ fn row(name: &str, bytes: &[u8], source: Source) {
     );
 }
 
-/// The middle speed of some rounds, in gigabytes a second of processor time: what else the machine
+/// The best speed of some rounds, in gigabytes a second of processor time: what else the machine
 /// does meanwhile is not what is measured.
 fn speed(bytes: &[u8], mut once: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let begin = processor_time();
-            once();
-            processor_time() - begin
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    bytes.len() as f64 / times[ROUNDS / 2] / 1e9
+    let times = (0..ROUNDS).map(|_| {
+        let begin = processor_time();
+        once();
+        processor_time() - begin
+    });
+    bytes.len() as f64 / times.fold(f64::INFINITY, f64::min) / 1e9
 }
 
 fn processor_time() -> f64 {

@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 as agents speak with their model: one request, one answer, and the connection
-//! is closed.
+//! As much of HTTP/1.1 as agents speak with their model: one request, one answer, and the
+//! connection is closed.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

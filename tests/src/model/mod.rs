@@ -1,4 +1,4 @@
-//! A model that says what it is told to: the other end of a real agent that cannot reach a real one.
+//! A model that says what it is told to: the other end of a real agent that can reach no real one.
 //!
 //! ```text
 //! agent --HTTP, loopback--> http.rs --> the step of the script --> anthropic.rs | responses.rs

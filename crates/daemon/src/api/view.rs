@@ -57,6 +57,7 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         leader: None,
         containment: None,
         status: None,
+        limit: None,
         stuck_because: None,
         survivors: Vec::new(),
         end: None,
@@ -74,6 +75,7 @@ pub(crate) fn event(line: &Line) -> wire::Event {
             Kind::Stopping
         }
         format::Fact::Exited => Kind::Exited,
+        format::Fact::Warned { .. } => Kind::Warned,
         format::Fact::Stuck => Kind::Stuck,
         format::Fact::Ended { ending: format::Ending::Lost } => Kind::Lost,
         format::Fact::Ended { .. } => Kind::Ended,
@@ -86,6 +88,10 @@ pub(crate) fn event(line: &Line) -> wire::Event {
             event.containment = Some(started.containment.to_string());
         }
         Detail::Exited(status) => event.status = Some(status_of(*status)),
+        Detail::Limit(limit) => {
+            let (kind, used, max) = (limit.kind.clone(), limit.used, limit.max);
+            event.limit = Some(wire::Limit { kind, used, max });
+        }
         Detail::Stuck(stuck) => {
             event.stuck_because = Some(stuck.reason.clone());
             event.survivors = survivors_of(stuck);

@@ -420,6 +420,9 @@ pub struct Event {
     /// How the leader ended, of `exited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
+    /// Which limit is near, of `warned`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
     /// Why, of `stuck`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck_because: Option<String>,
@@ -449,6 +452,8 @@ pub enum EventKind {
     Stopping,
     /// Its leader ended; the rest may live on.
     Exited,
+    /// It came near a limit. Once for each; `meter` says that its counting has failed.
+    Warned,
     /// Somebody of it is left, or it cannot be looked at.
     Stuck,
     /// Nobody can account for it. Its slot stays taken.

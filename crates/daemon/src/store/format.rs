@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kennel_process::{End, ExitStatus, OnExit, StartFailure, Started, Survivor};
+use kennel_process::{End, ExitStatus, LimitReached, OnExit, StartFailure, Started, Survivor};
 use kennel_supervisor as mind;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,9 @@ pub(crate) enum Fact {
         stop: Stop,
     },
     Exited,
+    Warned {
+        limit: String,
+    },
     Stuck,
     Ended {
         ending: Ending,
@@ -57,6 +60,7 @@ pub(crate) enum Detail {
     Request(Arc<Request>),
     Started(Arc<Started>),
     Exited(ExitStatus),
+    Limit(LimitReached),
     Stuck(Arc<Stuck>),
     Ended(Arc<Ended>),
 }
@@ -170,6 +174,7 @@ impl From<&mind::Fact> for Fact {
                 },
             },
             mind::Fact::Exited(_) => Self::Exited,
+            mind::Fact::Warned { limit, .. } => Self::Warned { limit: limit.to_string() },
             mind::Fact::Stuck(_) => Self::Stuck,
             mind::Fact::Ended { ending, .. } => Self::Ended {
                 ending: match ending {
@@ -204,6 +209,7 @@ impl Fact {
                 },
             },
             Self::Exited => mind::Fact::Exited(run),
+            Self::Warned { limit } => mind::Fact::Warned { run, limit: limit.into() },
             Self::Stuck => mind::Fact::Stuck(run),
             Self::Ended { ending } => mind::Fact::Ended {
                 run,
@@ -232,6 +238,7 @@ mod tests {
             r#"{"stopping":{"stop":{"ask":{"grace_ms":5}}}}"#,
             r#"{"stopping":{"stop":"force"}}"#,
             r#""exited""#,
+            r#"{"warned":{"limit":"wall"}}"#,
             r#""stuck""#,
             r#"{"ended":{"ending":"never_started"}}"#,
             r#"{"ended":{"ending":"dead"}}"#,

@@ -89,7 +89,7 @@ fn update_run(tx: &Transaction<'_>, run: &str, entry: &Entry) -> rusqlite::Resul
                 .execute(params![state, text(ended)?, at, run])?;
             return Ok(());
         }
-        Detail::Nothing | Detail::Exited(_) | Detail::Request(_) => {
+        Detail::Nothing | Detail::Exited(_) | Detail::Limit(_) | Detail::Request(_) => {
             tx.prepare_cached("UPDATE run SET state = ? WHERE id = ?")?
                 .execute(params![state, run])?;
             return Ok(());
