@@ -86,10 +86,20 @@ fn narration_is_free_and_the_tenth_tool_turn_stops() {
     assert_eq!(run["usage"]["turns"], 35, "{run}");
     assert_eq!(run["usage"]["tool_turns"], 5, "{run}");
 
-    let script = format!("{talk}; {}; sleep 1000", responses("tool", 31, 10));
-    let said = home.kennel(&["run", "--max-turns", "10", "--", "claude", "-p", &script]);
-    assert_eq!(said.code, 124, "{said:?}");
-    let run = home.all_runs().remove(0);
+    // Seen at eight, before it is seen at ten.
+    let (eight, two) = (responses("tool", 31, 8), responses("tool", 39, 2));
+    let gate = home.path().join("gate");
+    let wait = format!("until [ -e {} ]; do sleep 0.02; done", gate.display());
+    let script = format!("{talk}; {eight}; {wait}; {two}; sleep 1000");
+    let run = home.start(&["--max-turns", "10", "--", "claude", "-p", &script]);
+    until("it is warned of", || {
+        let (_, page) = home.ask("GET", "/v1/events", "");
+        let events = page["events"].as_array()?.iter().any(|event| event["kind"] == "warned");
+        events.then_some(())
+    });
+    fs::write(&gate, "").expect("it can be written");
+    assert_eq!(home.kennel(&["wait", &run]).code, 124);
+    let run = home.show(&run);
     assert_eq!(run["end"]["limit"]["kind"], "max_turns", "{run}");
     let (_, page) = home.ask("GET", "/v1/events", "");
     let events = page["events"].as_array().expect("a list");

@@ -28,10 +28,13 @@ fn ends(name: &str, agent: &str, args: &[&str], limits: &Limits, check: impl Fn(
 }
 
 fn stopped_by<'a>(end: &'a End, kind: &str) -> &'a kennel_process::LimitReached {
-    match &end.cause {
-        Cause::Limit(limit) if limit.kind == kind && limit.used >= limit.max => limit,
-        other => panic!("not stopped by {kind}: {other:?}"),
+    if let Cause::Limit(limit) = &end.cause
+        && limit.kind == kind
+        && limit.used >= limit.max
+    {
+        return limit;
     }
+    panic!("not stopped by {kind}: {:?}", end.cause)
 }
 
 #[test]
