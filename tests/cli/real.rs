@@ -150,8 +150,11 @@ impl World {
         let own = home.path().join("agent");
         fs::create_dir(&own).expect("it can be made");
         home.set("HOME", &own.to_string_lossy());
+        let scratch = own.to_string_lossy().into_owned();
         let settings: &[(&str, &str)] = match client {
             Client::Claude => &[
+                // The usual one is every user's, and refused where users are mapped.
+                ("CLAUDE_CODE_TMPDIR", &scratch),
                 ("ANTHROPIC_BASE_URL", &model.url()),
                 ("ANTHROPIC_API_KEY", "none"),
                 ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
@@ -408,6 +411,8 @@ fn a_stop_ends_claude_and_all_that_its_tools_started() {
         let run = world.start(&[], &[], "escape");
         world.wait_for("stays");
         world.counted(&run, 3.0 * CLAUDE_USD);
+        // One of each that was left, the child of one, and what stays.
+        assert!(carriers_of_mark().len() >= 5, "{:?}", carriers_of_mark());
         world.home.ok(&["stop", &run]);
         let shown = world.home.show(&run);
         world.check_gone(&shown);
@@ -602,6 +607,8 @@ fn a_stop_ends_codex_and_all_that_its_tools_started() {
         let run = world.start(&[], &[], "escape");
         world.wait_for("stays");
         world.counted(&run, 3.0 * CODEX_USD);
+        // One of each that was left, the child of one, and what stays.
+        assert!(carriers_of_mark().len() >= 5, "{:?}", carriers_of_mark());
         world.home.ok(&["stop", &run]);
         let shown = world.home.show(&run);
         world.check_gone(&shown);
