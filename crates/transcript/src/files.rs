@@ -312,7 +312,11 @@ pub fn belt(format: Format, argv: &[String], belt: &Belt) -> (usize, Vec<String>
         Format::Qwen => pass("--max-session-turns", turns),
         Format::Goose => pass("--max-turns", turns),
         Format::Codex => {
-            let setting = |n| format!("features.rollout_budget={{enabled=true,limit_tokens={n}}}");
+            // Without the list of reminders the client refuses the setting.
+            let setting = |n| {
+                let reminders = "reminder_at_remaining_tokens=[]";
+                format!("features.rollout_budget={{enabled=true,limit_tokens={n},{reminders}}}")
+            };
             let is_set = argv.iter().any(|word| word.contains("rollout_budget"));
             if let Some(tokens) = belt.tokens.filter(|_| !is_set) {
                 words.extend(["-c".to_owned(), setting(tokens)]);
@@ -469,7 +473,8 @@ mod tests {
         let expected = (1, words("--max-budget-usd 2.5"));
         assert_eq!(of(Format::Claude, "claude --max-turns 3 -p x"), expected);
         assert_eq!(of(Format::Goose, "goose run -t x"), (2, words("--max-turns 12")));
-        let budget = "-c features.rollout_budget={enabled=true,limit_tokens=9}";
+        let budget = "-c features.rollout_budget={enabled=true,limit_tokens=9,\
+                      reminder_at_remaining_tokens=[]}";
         assert_eq!(of(Format::Codex, "codex exec --json x"), (2, words(budget)));
         assert_eq!(of(Format::Gemini, "gemini -p x"), (1, Vec::new()));
         assert_eq!(belt(Format::Claude, &[], &all).0, 0);
