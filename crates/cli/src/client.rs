@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{FAILED, Failure, NO_DAEMON, NOT_FOUND};
 
 /// How long a daemon may take from its start until it answers.
-const READY_BOUND: Duration = Duration::from_secs(10);
+const READY_BOUND: Duration = Duration::from_secs(30);
 /// How long a daemon may take from its start until it has the home.
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// Pause between two attempts to reach a daemon that was just started.

@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 
 /// The longest path a socket can have: the kernel's 108 bytes with the closing zero.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// How long a daemon may take from closing its socket to letting go of its lock.
-const LEAVING_BOUND: Duration = Duration::from_secs(5);
+/// How long a daemon may take from closing its socket, or from being killed, to letting go of its
+/// lock: one that was killed while the disk was writing holds it until the disk is done.
+const LEAVING_BOUND: Duration = Duration::from_secs(20);
 /// Pause between two looks at its lock.
 const LEAVING_PAUSE: Duration = Duration::from_millis(5);
 /// More than any note of ours in the lock file.
