@@ -343,5 +343,14 @@ impl Drop for Foreground {
     }
 }
 
+/// Makes a program of a file. By another process: a descriptor of ours that is open for writing may
+/// be inherited for a moment by what another test starts, and what is open for writing cannot be
+/// executed.
+pub(crate) fn make_program(from: &Path, to: &Path) {
+    let mut install = Command::new("install");
+    let made = install.args(["-m", "755"]).arg(from).arg(to).status().expect("it can be run");
+    assert!(made.success(), "{} is not made", to.display());
+}
+
 /// A bound for commands that must not take long.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

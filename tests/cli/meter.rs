@@ -2,13 +2,12 @@
 //! writes the lines and the transcript of the real one.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use kennel_tests::until;
 use serde_json::Value;
 
-use super::home::Home;
+use super::home::{Home, make_program};
 
 /// What the scripted client does, in shell. `turn N` is a response that asks for no tool, `tool N`
 /// one that asks for one; both also write the transcript, with the true usage.
@@ -45,9 +44,9 @@ fn home() -> Home {
     let mut home = Home::new();
     let bin = home.path().join("bin");
     fs::create_dir(&bin).expect("it can be made");
-    fs::write(bin.join("claude"), CLIENT).expect("it can be written");
-    let executable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(bin.join("claude"), executable).expect("it can be set");
+    let script = home.path().join("claude");
+    fs::write(&script, CLIENT).expect("it can be written");
+    make_program(&script, &bin.join("claude"));
     let path = std::env::var("PATH").unwrap_or_default();
     let (bin, own) = (bin.to_string_lossy().into_owned(), home.path().join("agent"));
     home.set("PATH", &format!("{bin}:{path}"));

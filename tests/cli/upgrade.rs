@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use kennel_tests::until;
 use serde_json::Value;
 
-use super::home::Home;
+use super::home::{Home, make_program};
 
 fn install(home: &Home, name: &str) -> PathBuf {
     let file = home.path().join(name);
-    fs::copy(env!("CARGO_BIN_EXE_kennel"), &file).expect("it can be copied");
+    make_program(Path::new(env!("CARGO_BIN_EXE_kennel")), &file);
     file
 }
 

@@ -226,7 +226,10 @@ fn somebody_elses_record_is_not_read_as_nothing_there() {
     let scratch = Scratch::new("other");
     // The build's own directory may be closed to others.
     let adopter = scratch.path().join("adopter");
-    fs::copy(program("crash-starter"), &adopter).expect("it can be copied");
+    // By another process: a file we hold open for writing may be inherited by what another test
+    // starts at that moment, and cannot be executed meanwhile.
+    let copy = Command::new("cp").arg(program("crash-starter")).arg(&adopter).status();
+    assert!(copy.expect("it can be run").success());
     let may = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
     };
