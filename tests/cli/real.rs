@@ -404,24 +404,27 @@ fn the_wall_clock_ends_claude_in_the_middle_of_a_tool_that_will_not_listen() {
     });
 }
 
+/// A stop ends a client and all that its tools started, wherever that has gone.
+fn a_stop_ends(client: Client, program: &Path, usd: f64) {
+    let world = World::new(client, program, vec![("escape", escape())]);
+    let run = world.start(&[], &[], "escape");
+    world.wait_for("stays");
+    world.counted(&run, 3.0 * usd);
+    // One of each that was left, the child of one, and what stays.
+    assert!(carriers_of_mark().len() >= 5, "{:?}", carriers_of_mark());
+    world.home.ok(&["stop", &run]);
+    let shown = world.home.show(&run);
+    world.check_gone(&shown);
+    world.check_left(&shown);
+    assert_eq!(shown["end"]["cause"], "stopped", "{shown}");
+    check_counts(&shown, 3, 3, 3.0 * usd);
+    assert_eq!(world.model.played("escape"), [0, 1, 2]);
+    world.home.check();
+}
+
 #[test]
 fn a_stop_ends_claude_and_all_that_its_tools_started() {
-    alone(Client::Claude, |program| {
-        let world = World::new(Client::Claude, program, vec![("escape", escape())]);
-        let run = world.start(&[], &[], "escape");
-        world.wait_for("stays");
-        world.counted(&run, 3.0 * CLAUDE_USD);
-        // One of each that was left, the child of one, and what stays.
-        assert!(carriers_of_mark().len() >= 5, "{:?}", carriers_of_mark());
-        world.home.ok(&["stop", &run]);
-        let shown = world.home.show(&run);
-        world.check_gone(&shown);
-        world.check_left(&shown);
-        assert_eq!(shown["end"]["cause"], "stopped", "{shown}");
-        check_counts(&shown, 3, 3, 3.0 * CLAUDE_USD);
-        assert_eq!(world.model.played("escape"), [0, 1, 2]);
-        world.home.check();
-    });
+    alone(Client::Claude, |program| a_stop_ends(Client::Claude, program, CLAUDE_USD));
 }
 
 #[test]
@@ -602,22 +605,7 @@ fn a_budget_ends_codex_and_all_that_its_tools_started() {
 
 #[test]
 fn a_stop_ends_codex_and_all_that_its_tools_started() {
-    alone(Client::Codex, |program| {
-        let world = World::new(Client::Codex, program, vec![("escape", escape())]);
-        let run = world.start(&[], &[], "escape");
-        world.wait_for("stays");
-        world.counted(&run, 3.0 * CODEX_USD);
-        // One of each that was left, the child of one, and what stays.
-        assert!(carriers_of_mark().len() >= 5, "{:?}", carriers_of_mark());
-        world.home.ok(&["stop", &run]);
-        let shown = world.home.show(&run);
-        world.check_gone(&shown);
-        world.check_left(&shown);
-        assert_eq!(shown["end"]["cause"], "stopped", "{shown}");
-        check_counts(&shown, 3, 3, 3.0 * CODEX_USD);
-        assert_eq!(world.model.played("escape"), [0, 1, 2]);
-        world.home.check();
-    });
+    alone(Client::Codex, |program| a_stop_ends(Client::Codex, program, CODEX_USD));
 }
 
 #[test]

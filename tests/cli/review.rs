@@ -188,3 +188,28 @@ fn a_keeper_that_was_made_to_stand_still_hears_a_stop_all_the_same() {
     assert_eq!(home.show(&run)["end"]["cause"], "stopped");
     home.check();
 }
+
+#[test]
+fn many_who_wait_for_a_keeper_that_stands_still_keep_nobody_else_waiting() {
+    let home = Home::new();
+    let still = home.start(&["--stdin", "--", "sleep", "1000"]);
+    let pid = home.show(&still)["keeper"]["pid"].as_u64().expect("it has one") as u32;
+    let keeper = Process::from_number(pid).expect("it lives");
+    keeper.signal(Signal::STOP).expect("it can be made to");
+    // More than may wait at once; each waits until its keeper answers, or for long.
+    let path = format!("/v1/runs/{still}/input");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: k\r\ncontent-length: 1\r\n\r\nx");
+    let mut waiting: Vec<_> = (0..80).map(|_| home.connect()).collect();
+    for stream in &mut waiting {
+        stream.write_all(head.as_bytes()).expect("it is taken");
+    }
+    until("somebody is turned away", || {
+        let (status, error) = home.ask("POST", &path, "x");
+        (status == 503 && error["error"]["code"] == "busy").then_some(())
+    });
+    let said = home.kennel(&["run", "--", "sh", "-c", "echo one; sleep 0.2; echo two; exit 3"]);
+    assert_eq!((said.code, said.out.as_str()), (3, "one\ntwo\n"), "{said:?}");
+    keeper.signal(Signal::CONT).expect("it can be made to");
+    drop(waiting);
+    home.check();
+}

@@ -21,7 +21,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// Pause between two attempts to reach a daemon that was just started.
 const READY_PAUSE: Duration = Duration::from_millis(2);
 /// Longer than any answer may take: the API's own bounds come first.
-const REPLY_BOUND: Duration = Duration::from_secs(90);
+const REPLY_BOUND: Duration = Duration::from_secs(150);
 /// How often something is asked again if its answer was cut off: daemons that are killed one after
 /// the other are an accident, not a rule.
 const TRIES: u32 = 20;

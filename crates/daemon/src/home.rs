@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! KENNEL_HOME/state, or $XDG_STATE_HOME/kennel (0700)
-//!   lock         held by the daemon while it lives; names its process
+//!   lock         held by the daemon while it lives; names its process and its socket
 //!   socket       the API (0600); in $XDG_RUNTIME_DIR/kennel if there is one and no KENNEL_HOME
 //!   kennel.db    the store
 //!   daemon.log   what a daemon that started by itself has to say

@@ -13,6 +13,8 @@ use crate::observe::Observer;
 
 /// A keeper that has not taken a stop so often makes its run stuck.
 const STOP_TRIES: u32 = 3;
+/// How often a stop is offered at most: for about an hour. Whoever asks again begins anew.
+const MAX_OFFERS: u32 = 120;
 /// Pause before a stop is offered again; doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
@@ -54,12 +56,13 @@ impl Performer {
     }
 }
 
-/// Offers a stop to the run's keeper until it is taken. The journal has it, so that whoever was
-/// told of it need not ask again; a keeper that was made to stand still may wake up any time.
+/// Offers a stop to the run's keeper until it is taken, for an hour. The journal has it, so that
+/// whoever was told of it need not ask again; a keeper that was made to stand still may wake up any
+/// time.
 async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
     let dir = observer.home.run_dir(run.as_str());
     let mut pause = FIRST_PAUSE;
-    for attempt in 1.. {
+    for attempt in 1..=MAX_OFFERS {
         let dir = dir.clone();
         // Never closed.
         let turn = observer.stops.acquire().await;
@@ -83,15 +86,16 @@ async fn stop_run(observer: &Observer, run: RunId, stop: Stop) {
                     observer.stuck(&run, format!("its keeper does not take a stop: {e}")).await;
                 }
             }
-            // It is gone. Whoever stops what it left behind is told how soon.
-            // Or it could not be reached for a reason that passes: then it is asked again.
+            // It is gone, and whoever stops what it left behind is told how soon; or it could not
+            // be reached for a reason that passes, and is asked again.
             Ok(Err(_)) => observer.hurry(&run, stop),
             // The daemon is leaving; the next one finds the stop in the journal.
             Err(_) => return,
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        if observer.live.get(run.as_str()).is_none() {
+        // Over, or lost: there is nobody to offer it to.
+        if observer.live.get(run.as_str()).is_none_or(|known| known.ended.is_some()) {
             return;
         }
     }

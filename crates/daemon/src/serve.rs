@@ -130,7 +130,7 @@ async fn serve_until_told(
         started_at: Time::now(),
         room,
     };
-    let performer_leaves = leaving.clone();
+    let unreachable = leaving.clone();
     let performer = Performer { observer, leaving };
     let event_loop = EventLoop { state, writer, live, feed, metrics, performer };
     let mind = on_own_thread(event_loop, outbox).map_err(ServeError::Io)?;
@@ -144,7 +144,7 @@ async fn serve_until_told(
         drop(left.wait_for(|leaving| *leaving).await);
         tokio::time::sleep(LEAVE_BOUND).await;
     };
-    tokio::spawn(leave_if_unreachable(home.clone(), performer_leaves));
+    tokio::spawn(leave_if_unreachable(home.clone(), unreachable));
     tracing::info!("serving on {}", home.socket().display());
     ready();
     tokio::select! {

@@ -82,22 +82,28 @@ impl Judge {
             let warning = self.started_at + wall.mul_f64(WARN_AT);
             if self.warned.contains(&"wall") { self.started_at + wall } else { warning }
         });
+        [wall, self.sample_due(doings)].into_iter().flatten().min()
+    }
+
+    /// When the cohort is to be counted next. Each count puts it off: no look is due before it could
+    /// find anything new.
+    fn sample_due(&self, doings: Doings) -> Option<Duration> {
+        let last = self.last.map_or(self.started_at, |(at, _)| at);
+        let sample = self.samples().then_some(last + SAMPLE_EVERY);
         let idle = self.limits.idle.map(|idle| {
-            let since = doings.active_at.max(self.busy_at);
-            let next = self.last.map_or(self.started_at, |(at, _)| at) + idle_look(idle);
-            next.min(since + idle)
-                .max(self.last.map_or(Duration::ZERO, |(at, _)| at + SHORTEST_IDLE_LOOK))
+            let regular = last + idle_look(idle);
+            let reached = doings.active_at.max(self.busy_at) + idle;
+            match doings.excused {
+                true => regular,
+                false => regular.min(reached.max(last + SHORTEST_IDLE_LOOK)),
+            }
         });
-        let sample =
-            self.samples().then(|| self.last.map_or(self.started_at, |(at, _)| at) + SAMPLE_EVERY);
-        [wall, idle, sample].into_iter().flatten().min()
+        [sample, idle].into_iter().flatten().min()
     }
 
     /// True if the next judgement needs a sample.
-    pub(crate) fn wants_sample(&self, now: Duration) -> bool {
-        let since = |every: Duration| self.last.is_none_or(|(at, _)| now >= at + every);
-        (self.samples() && since(SAMPLE_EVERY))
-            || self.limits.idle.is_some_and(|idle| since(idle_look(idle)))
+    pub(crate) fn wants_sample(&self, now: Duration, doings: Doings) -> bool {
+        self.sample_due(doings).is_some_and(|due| now >= due)
     }
 
     /// True if memory or processes are bounded.
@@ -265,13 +271,47 @@ mod tests {
         let judge = Judge::new(limits, Duration::ZERO);
         let doings = Doings::default();
         assert_eq!(judge.due(doings), Some(S), "often enough to see it compute");
-        assert!(judge.wants_sample(S));
+        assert!(judge.wants_sample(S, doings));
     }
 
     #[test]
     fn who_has_no_limits_is_never_looked_at() {
         let judge = Judge::new(Limits::default(), S);
         assert_eq!(judge.due(Doings::default()), None);
-        assert!(!judge.wants_sample(100 * S));
+        assert!(!judge.wants_sample(100 * S, Doings::default()));
+    }
+
+    #[test]
+    fn a_look_puts_the_next_one_off_whatever_the_run_does() {
+        let all = Limits {
+            wall: Some(1000 * S),
+            idle: Some(4 * S),
+            memory: Some(1 << 30),
+            ..Limits::default()
+        };
+        let idle_only = Limits { memory: None, wall: None, ..all.clone() };
+        for limits in [all, idle_only] {
+            for (active, busy, excused) in
+                [(0, false, false), (0, false, true), (0, true, true), (3, true, false)]
+            {
+                let mut judge = Judge::new(limits.clone(), Duration::ZERO);
+                let (mut now, mut looks) = (Duration::ZERO, 0);
+                while now < 60 * S && looks < 10_000 {
+                    let doings = Doings { active_at: active * S, written: 0, excused };
+                    now = now.max(judge.due(doings).expect("there are limits"));
+                    let sample = judge.wants_sample(now, doings).then(|| Sample {
+                        cpu: if busy { now / 2 } else { Duration::ZERO },
+                        memory: 0,
+                        processes: 1,
+                    });
+                    let judged = judge.judge(now, doings, sample);
+                    looks += 1;
+                    if judged.iter().any(|j| matches!(j, Judgement::Stop(_))) {
+                        break;
+                    }
+                }
+                assert!(looks <= 300, "{limits:?} {active} {busy} {excused}: {looks} looks");
+            }
+        }
     }
 }

@@ -4,14 +4,13 @@
 //! a closed terminal means.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use kennel_daemon::{Text, wire};
+use kennel_daemon::{Text, new_run_id, wire};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,10 +25,6 @@ use crate::{duration, render, size};
 
 /// Starts that a crash of ours interrupted are tried again so often.
 const START_TRIES: u32 = 3;
-/// Letters of an id that reads well: 32 of them.
-const ID_LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
-/// Letters in an id: 50 bits, so that ids made at random do not meet.
-const ID_LENGTH: usize = 10;
 /// What is left of us when the terminal is closed: 128 and the signal's number.
 const HUNG_UP: u8 = 129;
 
@@ -225,11 +220,8 @@ fn start(client: &Client, request: &mut wire::RunRequest) -> Result<wire::Run, F
 }
 
 fn new_id() -> Result<String, Failure> {
-    let mut random = [0_u8; ID_LENGTH];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
-    read.map_err(|e| Failure::new(RUN_FAILED, "internal", format!("failed to make an id: {e}")))?;
-    let letter = |byte: &u8| char::from(ID_LETTERS[usize::from(byte % 32)]);
-    Ok(random.iter().map(letter).collect())
+    new_run_id()
+        .map_err(|e| Failure::new(RUN_FAILED, "internal", format!("failed to make an id: {e}")))
 }
 
 fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {

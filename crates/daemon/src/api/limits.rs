@@ -3,8 +3,6 @@
 //! Owns: what makes a limit invalid, its share of the spec, and `GET /v1/runs/{run}/limits`. Holds
 //! nobody to anything: that is the keeper's.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::time::Duration;
 
 use axum::Json;
@@ -18,6 +16,7 @@ use super::error::ApiError;
 use super::{App, wire};
 use crate::home::Home;
 use crate::meter::{Account, Orders, own_prices};
+use crate::random::uuid;
 use crate::store::format::Ended;
 use crate::store::kept::KeptRun;
 
@@ -203,18 +202,6 @@ fn looser(limits: &wire::Limits) -> Belt {
 fn insert(spec: &mut Spec, at: usize, words: impl IntoIterator<Item = String>) {
     let at = at.saturating_sub(1).min(spec.args.len());
     spec.args.splice(at..at, words.into_iter().map(Into::into));
-}
-
-/// A random UUID, as clients want them for sessions.
-fn uuid() -> io::Result<String> {
-    let mut bytes = [0_u8; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let part = |from: usize, to: usize| &hex[from..to];
-    let parts = [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)];
-    Ok(parts.join("-"))
 }
 
 /// Where a run stands with each of its limits: what was used, what is allowed, what is counted, and

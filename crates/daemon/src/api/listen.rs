@@ -4,7 +4,7 @@
 //! Owns: both listeners' checks. Each rule alone has been got around somewhere; all of them apply.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -22,11 +22,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
+use crate::random::{self, TOKEN_DIGITS};
 
 /// Pause after an accept that failed: out of descriptors, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of the token before they are written as hexadecimal digits.
-const TOKEN_BYTES: usize = 32;
 /// Names of this machine for itself.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
@@ -244,7 +243,7 @@ pub(crate) fn check_address(address: SocketAddr) -> io::Result<()> {
 /// The token that the file has, made up if there is none.
 pub(crate) fn token(path: &Path) -> io::Result<String> {
     match std::fs::read_to_string(path) {
-        Ok(text) if text.trim().len() == TOKEN_BYTES * 2 => return Ok(text.trim().to_owned()),
+        Ok(text) if text.trim().len() == TOKEN_DIGITS => return Ok(text.trim().to_owned()),
         Ok(_) => {
             let why = format!("{} does not hold a token: remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -252,9 +251,7 @@ pub(crate) fn token(path: &Path) -> io::Result<String> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         Err(_) => {}
     }
-    let mut random = [0_u8; TOKEN_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = random::token()?;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(token.as_bytes())?;
     file.sync_all()?;

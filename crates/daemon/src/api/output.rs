@@ -21,6 +21,8 @@ use crate::store::format::Ended;
 use crate::store::kept::KeptRun;
 use crate::time::Time;
 
+/// What a reader waits before it asks again when too many wait for keepers.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a run whose keeper has left may take to be known as ended.
 const ENDING_BOUND: Duration = Duration::from_secs(1);
 
@@ -132,7 +134,11 @@ impl Reading {
             keeper.attach().ok()?;
             Some(keeper)
         });
-        let keeper = attach.await?;
+        let Ok(keeper) = attach.await else {
+            // Too many wait for keepers: who reads output asks again, and misses nothing.
+            tokio::time::sleep(BUSY_PAUSE).await;
+            return Ok(Some((headers(self.offset, 0, false), Vec::new())));
+        };
         let Some(mut keeper) = keeper.and_then(|keeper| Listening::to(keeper).ok()) else {
             return Ok(None);
         };

@@ -3,8 +3,7 @@
 //! Owns: what a request may ask for, and the run's id. A request told again with the same id is the
 //! same run.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use super::error::ApiError;
 use super::view::view;
 use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
+use crate::random::new_run_id;
 use crate::store::format::{Detail, Label, Request};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
@@ -34,10 +34,6 @@ const START_BOUND: Duration = Duration::from_secs(120);
 const MAX_SLOT_BYTES: usize = 128;
 /// The kernel takes so many pages as one argument or variable, its closing zero included.
 const MAX_ARGUMENT_PAGES: usize = 32;
-/// Letters of an id: 32 of them, none that reads like another.
-const ID_LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
-/// Letters in an id: 50 bits, so that ids made at random do not meet.
-const ID_LENGTH: usize = 10;
 
 /// Starts a run. Answers when its program runs, or with why it does not. With an `id` it may be
 /// asked again if the answer was lost: the same request is the same run.
@@ -52,7 +48,9 @@ pub(super) async fn start(
     drop(body);
     let id = match &request.id {
         Some(id) => id.clone(),
-        None => new_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?,
+        None => {
+            new_run_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?
+        }
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
     let (claim, worktree) = claim(&id, &request)?;
@@ -186,13 +184,6 @@ fn label(claim: &Claim, request: &Request) -> Option<String> {
     }
     label.request.command.truncate(1);
     serde_json::to_string(&label).ok().filter(fits)
-}
-
-fn new_id() -> io::Result<String> {
-    let mut random = [0_u8; ID_LENGTH];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let letter = |byte: &u8| char::from(ID_LETTERS[usize::from(byte % 32)]);
-    Ok(random.iter().map(letter).collect())
 }
 
 fn check_slot(slot: &str) -> Result<(), ApiError> {

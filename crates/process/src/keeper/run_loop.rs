@@ -401,7 +401,9 @@ impl Keeper {
         if self.ladder.is_stopping() || !matches!(self.ending, Ending::NotYet) {
             return;
         }
-        let sample = match self.judge.wants_sample(now).then(|| self.kept.cohort.sample()) {
+        let doings = self.doings();
+        let wanted = self.judge.wants_sample(now, doings);
+        let sample = match wanted.then(|| self.kept.cohort.sample()) {
             Some(Ok(sample)) => Some(sample),
             Some(Err(e)) => {
                 self.complain("count the cohort", &e);
@@ -409,7 +411,7 @@ impl Keeper {
             }
             None => None,
         };
-        for judgement in self.judge.judge(now, self.doings(), sample) {
+        for judgement in self.judge.judge(now, doings, sample) {
             match judgement {
                 Judgement::Warn(limit) => self.warn(limit),
                 Judgement::Stop(limit) => return self.stop_at(limit),
