@@ -213,3 +213,57 @@ fn many_who_wait_for_a_keeper_that_stands_still_keep_nobody_else_waiting() {
     drop(waiting);
     home.check();
 }
+
+/// Two users who are not each other, nor root.
+const ONE: &str = "65534";
+const OTHER: &str = "65533";
+
+fn open_to_all(path: &std::path::Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours to set");
+}
+
+/// The command as another user, with whatever of its home's walls was taken down.
+fn as_user(home: &Home, user: &str, args: &[&str]) -> Said {
+    let kennel = home.path().join("kennel");
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(kennel).args(args);
+    command.env("KENNEL_HOME", home.path()).env("SECRET", "hunter2").current_dir("/");
+    Said::of(&command.stdin(Stdio::null()).output().expect("it can be run"))
+}
+
+#[test]
+fn nobody_but_the_owner_is_served_and_nobody_but_the_owner_is_asked() {
+    let name = "nobody_but_the_owner_is_served_and_nobody_but_the_owner_is_asked";
+    if !kennel_tests::are_root() {
+        return kennel_tests::skipped(name, "we are not root, and cannot be two others");
+    }
+    let home = Home::new();
+    let kennel = std::path::Path::new(env!("CARGO_BIN_EXE_kennel"));
+    super::home::make_program(kennel, &home.path().join("kennel"));
+    home.ok(&["ps"]);
+    // Without its walls, only the question who is there is left.
+    open_to_all(home.path(), 0o755);
+    open_to_all(&home.state(), 0o755);
+    open_to_all(&home.state().join("socket"), 0o666);
+    let said = as_user(&home, ONE, &["run", "--", "true"]);
+    assert_ne!(said.code, 0, "{said:?}");
+    assert_eq!(home.all_runs().len(), 0, "a stranger is not served");
+    let log = fs::read_to_string(home.state().join("daemon.log")).expect("it is there");
+    assert!(log.contains("turned a stranger away"), "{log}");
+    home.check();
+
+    // The other way round: a stranger's daemon is not given our environment.
+    let theirs = Home::new();
+    super::home::make_program(kennel, &theirs.path().join("kennel"));
+    open_to_all(theirs.path(), 0o777);
+    assert_eq!(as_user(&theirs, ONE, &["ps"]).code, 0);
+    open_to_all(&theirs.state(), 0o755);
+    open_to_all(&theirs.state().join("socket"), 0o666);
+    let said = as_user(&theirs, OTHER, &["run", "--", "true"]);
+    assert_eq!(said.code, 125, "{said:?}");
+    assert!(said.err.contains("user 65534 listens there"), "{said:?}");
+    let listed = as_user(&theirs, ONE, &["ps", "-a", "--json"]);
+    assert_eq!((listed.code, listed.out.as_str()), (0, ""), "nothing was started: {listed:?}");
+    assert_eq!(as_user(&theirs, ONE, &["down"]).code, 0);
+}
