@@ -1,5 +1,5 @@
-//! What must not be guessed or met twice: ids of runs, ids of sessions, the token. Owns the one place
-//! that reads the system's source of randomness.
+//! What must not be guessed or met twice: ids of runs, ids of sessions, the token. Owns the one
+//! place that reads the system's source of randomness.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -85,8 +85,8 @@ impl Judge {
         [wall, self.sample_due(doings)].into_iter().flatten().min()
     }
 
-    /// When the cohort is to be counted next. Each count puts it off: no look is due before it could
-    /// find anything new.
+    /// When the cohort is to be counted next. Each count puts it off: no look is due before it
+    /// could find anything new.
     fn sample_due(&self, doings: Doings) -> Option<Duration> {
         let last = self.last.map_or(self.started_at, |(at, _)| at);
         let sample = self.samples().then_some(last + SAMPLE_EVERY);
