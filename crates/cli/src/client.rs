@@ -74,6 +74,11 @@ impl Client {
         self.request("POST", path, &encode(body)?, TRIES)?.json()
     }
 
+    /// Has something removed.
+    pub(crate) fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.request("DELETE", path, b"", TRIES).map(drop)
+    }
+
     /// Hands over bytes, which must not be taken twice: asked again only if nobody can have heard.
     pub(crate) fn post_bytes(&self, path: &str, body: &[u8]) -> Result<(), Failure> {
         let asked = Asked { method: "POST", path, kind: "application/octet-stream", body };

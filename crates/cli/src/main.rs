@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, limits, list, logs, run, send, service, show, stop, usage,
-    wait,
+    attach, daemon, doctor, generate, limits, list, logs, notices, run, send, service, show, stop,
+    usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -55,6 +55,9 @@ enum Command {
     Wait(wait::WaitArgs),
     Stop(stop::StopArgs),
     Kill(stop::KillArgs),
+    Notices(notices::NoticesArgs),
+    Ack(notices::AckArgs),
+    Consumers(notices::ConsumersArgs),
     Up(daemon::UpArgs),
     Down(daemon::DownArgs),
     Doctor(doctor::DoctorArgs),
@@ -93,6 +96,9 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Wait(args) => wait::wait(&args, &client()?, out),
         Command::Stop(args) => stop::stop(&args, &client()?, out),
         Command::Kill(args) => stop::kill(&args, &client()?, out),
+        Command::Notices(args) => notices::notices(&args, &client()?, out),
+        Command::Ack(args) => notices::ack(&args, &client()?, out),
+        Command::Consumers(args) => notices::consumers(&args, &client()?, out),
         Command::Up(args) => daemon::up(&args, &client()?),
         Command::Down(args) => daemon::down(&args, &client()?, out),
         Command::Doctor(args) => doctor::doctor(&args, &client()?, out),

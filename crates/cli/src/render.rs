@@ -33,7 +33,7 @@ pub(crate) fn exit_code(run: &wire::Run) -> u8 {
 /// A run's ending, or what is in its way, in one or more sentences.
 pub(crate) fn ending(run: &wire::Run) -> Option<String> {
     let mut text = match &run.end {
-        Some(end) => end_words(run, end),
+        Some(end) => end_words(end, &lasted(run)),
         None => match &run.stuck_because {
             Some(why) => format!("stuck: {why}; its slot stays taken"),
             None => return None,
@@ -54,13 +54,16 @@ pub(crate) fn ending(run: &wire::Run) -> Option<String> {
     Some(text)
 }
 
-fn end_words(run: &wire::Run, end: &wire::End) -> String {
-    let after = match (run.started_at, run.ended_at) {
+fn lasted(run: &wire::Run) -> String {
+    match (run.started_at, run.ended_at) {
         (Some(from), Some(to)) => {
             format!(" after {}", words(Duration::from_millis(to.0.saturating_sub(from.0))))
         }
         (Some(_) | None, None) | (None, Some(_)) => String::new(),
-    };
+    }
+}
+
+fn end_words(end: &wire::End, after: &str) -> String {
     let status = match &end.status {
         wire::Status::Exited(code) => format!("exited with {code}"),
         wire::Status::Signaled(n) => match Signal::new(*n) {
@@ -90,6 +93,75 @@ fn end_words(run: &wire::Run, end: &wire::End) -> String {
         wire::Cause::NeverStarted => match error {
             Some(why) => format!("never started: {why}"),
             None => "never started".to_owned(),
+        },
+    }
+}
+
+/// A notice in a line, and under it what belongs to it.
+pub(crate) fn notice(notice: &wire::Notice) -> String {
+    let wire::Notice { seq, at, run, slot, .. } = notice;
+    let slot = slot.as_ref().filter(|slot| *slot != run);
+    let slot = slot.map(|slot| format!(" ({slot})")).unwrap_or_default();
+    let mut text = format!("{seq:>6}  {at}  {run}{slot}: {}", notice_words(notice));
+    for survivor in &notice.survivors {
+        let wire::Survivor { pid, name, state, reason, .. } = survivor;
+        let _ = write!(text, "\n  left: {pid} {name} (state {state}), which {reason}");
+    }
+    let Some(tails) = &notice.tail else { return text };
+    let streams = [("out", &tails.stdout), ("err", &tails.stderr), ("tty", &tails.terminal)];
+    for (name, tail) in streams {
+        let Some(tail) = tail else { continue };
+        if tail.left_out > 0 {
+            let _ = write!(text, "\n  {name} | ... {} before", size::words(tail.left_out));
+        }
+        for line in tail.text.lines() {
+            let _ = write!(text, "\n  {name} | {}", visible(line));
+        }
+    }
+    text
+}
+
+/// Output quoted on a terminal must not be able to steer it.
+fn visible(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+fn notice_words(notice: &wire::Notice) -> String {
+    let limit = || match &notice.limit {
+        Some(limit) => format!("{} ({} of {})", limit.kind, limit.used, limit.max),
+        None => "?".to_owned(),
+    };
+    match notice.kind {
+        wire::NoticeKind::Started => "started".to_owned(),
+        wire::NoticeKind::LimitWarning => format!("comes near its limit {}", limit()),
+        wire::NoticeKind::LimitReached => format!("was ended by its limit {}", limit()),
+        wire::NoticeKind::Stuck => {
+            let why = notice.stuck_because.as_deref().unwrap_or("?");
+            format!("stuck: {why}; its slot stays taken")
+        }
+        wire::NoticeKind::Waiting => "waits for its user".to_owned(),
+        wire::NoticeKind::RateLimited => match notice.until {
+            Some(until) => format!("is rate limited until {until}"),
+            None => "is rate limited".to_owned(),
+        },
+        wire::NoticeKind::WatchMatch => match &notice.watch {
+            Some(found) => {
+                let more = match found.left_out {
+                    0 => String::new(),
+                    n => format!(" ({n} more left out)"),
+                };
+                let wire::WatchMatch { pattern, stream, line, .. } = found;
+                format!("{stream} has {pattern:?}{more}: {}", visible(line))
+            }
+            None => "matched".to_owned(),
+        },
+        wire::NoticeKind::Heartbeat => "goes on".to_owned(),
+        wire::NoticeKind::Ended | wire::NoticeKind::Settled => {
+            notice.end.as_ref().map_or_else(|| "ended".to_owned(), |end| end_words(end, ""))
+        }
+        wire::NoticeKind::Lagged => match notice.through {
+            Some(through) => format!("notices up to {through} are not kept any more"),
+            None => "some notices are not kept any more".to_owned(),
         },
     }
 }

@@ -34,11 +34,17 @@ fn facts(n: usize) -> [Entry; FACTS_PER_RUN] {
         grace_ms: 10_000,
         on_exit: kennel_process::OnExit::Sweep,
         at_ms: 1_800_000_000_000,
+        parent: None,
+        notify: Default::default(),
+        watch: Vec::new(),
+        heartbeat_ms: None,
+        secrets: Default::default(),
     };
-    let claim = mind::Claim { slot: id.as_str().into(), worktree: None };
+    let claim = mind::Claim { slot: id.as_str().into(), worktree: None, parent: None };
     let message = "x".repeat(600);
     let ended = Ended::NeverStarted { message, failure: None, at_ms: 1, interrupted: false };
-    let entry = |fact, detail, state| Entry { fact, detail, state, at: Time(1_800_000_000_000) };
+    let at = Time(1_800_000_000_000);
+    let entry = |fact, detail, state| Entry { fact, detail, state, at, notice: None, tail: None };
     [
         entry(
             mind::Fact::Admitted { run: run.clone(), claim },

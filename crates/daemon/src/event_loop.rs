@@ -18,11 +18,14 @@ use tokio::sync::{mpsc, oneshot};
 use crate::feed::Feed;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::notice::Named;
 use crate::perform::Performer;
+use crate::store::consumer::{Ack, Place};
 use crate::store::format::{self, Detail};
 use crate::store::kept::{KeptRun, Standing};
 use crate::store::retention::Bounds;
 use crate::store::{Entry, Line, StoreError, Writer};
+use crate::tail::Tails;
 use crate::time::Time;
 
 /// Events that may wait: one per run that has something to say, and one per request.
@@ -35,6 +38,8 @@ const BATCH: usize = 256;
 pub(crate) struct Input {
     event: Event,
     detail: Detail,
+    /// The end of the run's output, if the event is told with one.
+    tail: Option<Arc<Tails>>,
     /// What to start, if the event asks for a run. Never stored: it holds the environment.
     spec: Option<Box<Spec>>,
     reply: oneshot::Sender<Result<Outcome, Arc<StoreError>>>,
@@ -61,6 +66,10 @@ pub(crate) struct Outbox(mpsc::Receiver<Message>);
 #[derive(Debug)]
 enum Message {
     Event(Box<Input>),
+    /// Somebody has read so far. Decides nothing.
+    Ack(Ack, oneshot::Sender<Result<Place, StoreError>>),
+    /// Somebody does not read any more.
+    ForgetConsumer(String, oneshot::Sender<Result<bool, StoreError>>),
     /// What is old enough is to go. Decides nothing: only the dead are removed.
     Retain(Bounds, oneshot::Sender<Result<Vec<String>, StoreError>>),
 }
@@ -83,10 +92,45 @@ impl Inbox {
         detail: Detail,
         spec: Option<Box<Spec>>,
     ) -> Result<Outcome, TellError> {
+        self.tell_all(event, detail, None, spec).await
+    }
+
+    /// Like [`tell`](Self::tell), with the end of the run's output.
+    pub(crate) async fn tell_tail(
+        &self,
+        event: Event,
+        detail: Detail,
+        tail: Option<Arc<Tails>>,
+    ) -> Result<Outcome, TellError> {
+        self.tell_all(event, detail, tail, None).await
+    }
+
+    async fn tell_all(
+        &self,
+        event: Event,
+        detail: Detail,
+        tail: Option<Arc<Tails>>,
+        spec: Option<Box<Spec>>,
+    ) -> Result<Outcome, TellError> {
         let (reply, outcome) = oneshot::channel();
-        let input = Input { event, detail, spec, reply };
+        let input = Input { event, detail, tail, spec, reply };
         self.0.send(Message::Event(Box::new(input))).await.map_err(|_| TellError::Leaving)?;
         outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
+    }
+
+    /// Has kept how far a consumer has read.
+    pub(crate) async fn acknowledge(&self, ack: Ack) -> Result<Place, StoreError> {
+        let (reply, kept) = oneshot::channel();
+        self.0.send(Message::Ack(ack, reply)).await.map_err(|_| StoreError::Gone)?;
+        kept.await.map_err(|_| StoreError::Gone)?
+    }
+
+    /// Has a consumer forgotten. True if there was one.
+    pub(crate) async fn forget_consumer(&self, name: String) -> Result<bool, StoreError> {
+        let (reply, forgotten) = oneshot::channel();
+        let message = Message::ForgetConsumer(name, reply);
+        self.0.send(message).await.map_err(|_| StoreError::Gone)?;
+        forgotten.await.map_err(|_| StoreError::Gone)?
     }
 
     /// Has removed what is old, and names the runs whose directories are nobody's now.
@@ -131,6 +175,12 @@ impl EventLoop {
                     Message::Event(input) => inputs.push(*input),
                     Message::Retain(bounds, reply) => {
                         let _ = reply.send(self.writer.retain(&bounds));
+                    }
+                    Message::Ack(ack, reply) => {
+                        let _ = reply.send(self.writer.acknowledge(&ack));
+                    }
+                    Message::ForgetConsumer(name, reply) => {
+                        let _ = reply.send(self.writer.forget_consumer(&name));
                     }
                 }
             }
@@ -225,9 +275,19 @@ impl EventLoop {
                 for fact in facts {
                     let run = fact.run().cloned().unwrap_or_else(|| "".into());
                     batch.befores.push(self.state.before(&run));
+                    let notice = self.state.notice_of(&fact);
                     self.state.apply(&fact);
                     let state = Standing::of(self.state.run(&run).map(|known| known.phase));
-                    batch.entries.push(Entry { fact, detail: input.detail.clone(), state, at });
+                    // What is said of the run that was asked for is not said of its children.
+                    let own = input.event.run().is_none_or(|asked| *asked == run);
+                    let detail = if own { input.detail.clone() } else { Detail::Nothing };
+                    let notice = notice.map(|notice| {
+                        let known = self.live.get(notice.run.as_str());
+                        let notify = known.map(|run| run.request.notify).unwrap_or_default();
+                        Named::new(&notice, notify, &detail)
+                    });
+                    let tail = input.tail.clone().filter(|_| notice.is_some());
+                    batch.entries.push(Entry { fact, detail, state, at, notice, tail });
                 }
                 (Outcome::Done, effects)
             }
@@ -249,6 +309,8 @@ impl EventLoop {
                 slot: run.as_ref().map(|run| run.slot.clone()),
                 fact,
                 detail: Arc::new(detail),
+                notice: entry.notice.map(Arc::new),
+                tail: entry.tail,
             });
             if let Some(run) = run {
                 self.metrics.changed(&run, &lines[n]);

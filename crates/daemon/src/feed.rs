@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::store::{Line, Lines, Store, StoreError};
+use crate::store::{Line, Lines, Store, StoreError, Wanted};
 
 /// Lines kept in memory; who lags further behind reads the store.
 const RECENT: usize = 4096;
@@ -59,6 +59,31 @@ impl Feed {
             return Ok(Lines { lines, removed_through: None });
         }
         self.store.lines(after, limit).await
+    }
+
+    /// Notices after a number, oldest first, at most so many, and how far the journal was looked
+    /// through for them.
+    pub(crate) async fn notices(&self, wanted: Wanted) -> Result<(Lines, u64), StoreError> {
+        let wanted = Wanted { limit: wanted.limit.clamp(1, MAX_LINES), ..wanted };
+        let last = self.last();
+        if wanted.after >= last {
+            return Ok((Lines::default(), wanted.after));
+        }
+        let lines = match self.recent(wanted.after, RECENT) {
+            Some(recent) => {
+                let wants = |line: &Line| wanted.has(line);
+                let lines = recent.into_iter().filter(wants).take(wanted.limit).collect();
+                Lines { lines, removed_through: None }
+            }
+            None => self.store.notices(wanted.clone()).await?,
+        };
+        let through = match lines.lines.last() {
+            // There may be more of them.
+            Some(line) if lines.lines.len() == wanted.limit => line.seq,
+            Some(line) => line.seq.max(last),
+            None => last,
+        };
+        Ok((lines, through))
     }
 
     /// From memory, if all that was asked for is there.

@@ -104,10 +104,11 @@ impl Finder {
         tracing::warn!(run, "found a run that the store does not know; it is taken in");
         let request = label.as_ref().map_or_else(unknown_request, |label| label.request.clone());
         let detail = Detail::Request(Arc::new(request));
-        let own = Claim { slot: run.into(), worktree: None };
+        let own = Claim { slot: run.into(), worktree: None, parent: None };
         let kept = label.map(|label| Claim {
             slot: label.slot.as_str().into(),
             worktree: label.worktree.as_deref().map(Into::into),
+            parent: label.request.parent.as_deref().map(Into::into),
         });
         for claim in kept.into_iter().chain([own]) {
             let event = Event::Found { run: run.into(), claim };
@@ -166,6 +167,11 @@ fn unknown_request() -> Request {
         on_exit: OnExit::Sweep,
         at_ms: Time::now().0,
         boot: String::new(),
+        parent: None,
+        notify: Default::default(),
+        watch: Vec::new(),
+        heartbeat_ms: None,
+        secrets: Default::default(),
     }
 }
 

@@ -21,14 +21,18 @@ mod home;
 mod live;
 mod meter;
 mod metrics;
+mod notice;
 mod observe;
 mod perform;
 mod random;
+mod redact;
 mod retain;
 mod serve;
 mod store;
+mod tail;
 mod text;
 mod time;
+mod watch;
 
 pub use api::wire;
 pub use home::{Home, HomeError};

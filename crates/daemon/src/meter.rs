@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kennel_process::{Chunk, Desk, LimitReached, Meter, Spec, Stream, Streams, Woken, read_output};
+use kennel_supervisor::Doing;
 use kennel_transcript::files::{self, Files, Place};
 use kennel_transcript::{
     CostBasis, Entry, Format, History, ModelUse, Price, Prices, Reader, Source, Standing, Tally,
@@ -553,6 +554,19 @@ impl Account {
             trouble: trouble.map(str::to_owned),
             models: used.models.iter().take(MAX_MODELS).map(ModelAccount::of).collect(),
         }
+    }
+}
+
+/// What the agent does, by an account of its meter. One that does not read says nothing of it.
+pub(crate) fn doing(account: &str) -> Doing {
+    let Ok(account) = serde_json::from_str::<Account>(account) else { return Doing::Works };
+    match account.standing.as_str() {
+        "waiting" => Doing::Waits,
+        "rate_limited" => {
+            let until_ms = account.rate_limited_until.map(|seconds| seconds.saturating_mul(1000));
+            Doing::RateLimited { until_ms }
+        }
+        _ => Doing::Works,
     }
 }
 

@@ -24,7 +24,7 @@ use kennel_process::{
     Orphan, Process, Spec, StartError, StartStage, State as KeeperState, Status, Survivor, Swept,
     Told as Heard, Verdict, adopt, ended_by_reboot,
 };
-use kennel_supervisor::{Ending, Event, RunId, Stop};
+use kennel_supervisor::{Doing, Ending, Event, Note, RunId, Stop};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
@@ -32,10 +32,14 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::event_loop::{Inbox, TellError};
 use crate::home::Home;
 use crate::live::Live;
+use crate::meter;
 use crate::metrics::Metrics;
+use crate::store::Store;
 use crate::store::format::{Detail, Ended, Stuck};
 use crate::store::kept::Standing;
+use crate::tail::{Offsets, Tails};
 use crate::time::Time;
+use crate::watch::{Allowance, Lookout};
 
 /// Starts under way at once: more would only make all of them slower.
 const STARTS_AT_ONCE: usize = 16;
@@ -66,6 +70,9 @@ pub(crate) struct Observer {
     pub(crate) inbox: Inbox,
     pub(crate) live: Live,
     pub(crate) metrics: Metrics,
+    pub(crate) store: Store,
+    /// How many matches of all runs together may be told.
+    pub(crate) matches: Arc<Mutex<Allowance>>,
     starts: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     pub(crate) stops: Arc<Semaphore>,
@@ -81,14 +88,31 @@ enum Next {
 }
 
 /// The daemon is leaving: whatever was observed will be observed again by the next one.
-struct Leaving;
+pub(crate) struct Leaving;
 
 impl Observer {
-    pub(crate) fn new(home: Home, inbox: Inbox, live: Live, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        home: Home,
+        inbox: Inbox,
+        live: Live,
+        metrics: Metrics,
+        store: Store,
+    ) -> Self {
         let starts = Arc::new(Semaphore::new(STARTS_AT_ONCE));
         let looks = Arc::new(Semaphore::new(LOOKS_AT_ONCE));
         let stops = Arc::new(Semaphore::new(STOPS_AT_ONCE));
-        Self { home, inbox, live, metrics, starts, looks, stops, hurries: Arc::default() }
+        Self {
+            home,
+            inbox,
+            live,
+            metrics,
+            store,
+            matches: Allowance::of_all(),
+            starts,
+            looks,
+            stops,
+            hurries: Arc::default(),
+        }
     }
 
     /// Starts a run that was admitted, and stays with it.
@@ -105,7 +129,7 @@ impl Observer {
                 Err(_) => return,
             }
         };
-        let mut attending = Attending { observer: self, run, leader: None, owed: VecDeque::new() };
+        let mut attending = Attending::new(self, run);
         let next = match started {
             Ok(started) => {
                 let detail = Detail::Started(Arc::new(started.started));
@@ -128,7 +152,7 @@ impl Observer {
                     at_ms: Time::now().0,
                     interrupted: false,
                 };
-                let _ = self.tell_end(run, Ending::NeverStarted, ended).await;
+                let _ = self.tell_end(run, Ending::NeverStarted, ended, None).await;
                 return;
             }
             Err(
@@ -146,7 +170,7 @@ impl Observer {
 
     /// Takes a run of an earlier daemon back, and stays with it.
     pub(crate) async fn adopt_and_watch(&self, run: &RunId) {
-        let mut attending = Attending { observer: self, run, leader: None, owed: VecDeque::new() };
+        let mut attending = Attending::new(self, run);
         let _ = attending.attend(Next::LookAgain).await;
         self.forget_hurry(run);
     }
@@ -165,7 +189,7 @@ impl Observer {
         let message = why.to_owned();
         let at_ms = Time::now().0;
         let ended = Ended::NeverStarted { message, failure: None, at_ms, interrupted };
-        self.tell_end(run, Ending::NeverStarted, ended).await
+        self.tell_end(run, Ending::NeverStarted, ended, None).await
     }
 
     /// A run cannot be looked at or asked. Its slot stays taken.
@@ -196,10 +220,20 @@ impl Observer {
     }
 
     /// Tells an event until the store has taken it.
-    async fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
+    pub(crate) async fn tell(&self, event: Event, detail: &Detail) -> Result<(), Leaving> {
+        self.tell_with(event, detail, None).await
+    }
+
+    /// The same, with the end of the run's output.
+    pub(crate) async fn tell_with(
+        &self,
+        event: Event,
+        detail: &Detail,
+        tail: Option<Arc<Tails>>,
+    ) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.inbox.tell(event.clone(), detail.clone()).await {
+            match self.inbox.tell_tail(event.clone(), detail.clone(), tail.clone()).await {
                 Ok(_) => return Ok(()),
                 Err(TellError::Leaving) => return Err(Leaving),
                 Err(TellError::Store(_)) => {
@@ -221,15 +255,31 @@ impl Observer {
         self.tell(Event::Stuck(run.clone()), &detail).await
     }
 
-    async fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
+    async fn tell_end(
+        &self,
+        run: &RunId,
+        ending: Ending,
+        ended: Ended,
+        tail: Option<Arc<Tails>>,
+    ) -> Result<(), Leaving> {
         let detail = Detail::Ended(Arc::new(ended));
         let event = Event::Ended { run: run.clone(), ending };
-        match self.inbox.tell(event.clone(), detail.clone()).await {
+        match self.inbox.tell_tail(event.clone(), detail.clone(), tail.clone()).await {
             Ok(_) => return Ok(()),
             Err(TellError::Leaving) => return Err(Leaving),
             Err(TellError::Store(_)) => self.foretell_end(run, ending, &detail),
         }
-        self.tell(event, &detail).await
+        self.tell_with(event, &detail, tail).await
+    }
+
+    /// The end of what a run wrote, for whoever is told of its own end.
+    async fn tail(&self, run: &RunId) -> Option<Arc<Tails>> {
+        let dir = self.home.run_dir(run.as_str());
+        let secrets = self.live.get(run.as_str()).map(|known| known.request.secrets.clone());
+        let secrets = secrets.unwrap_or_default();
+        let read = move || Tails::since(&dir, Offsets::default(), &secrets).0;
+        let tails = tokio::task::spawn_blocking(read).await.ok()?;
+        (!tails.is_empty()).then(|| Arc::new(tails))
     }
 
     /// Whoever waits for an end must not wait for space.
@@ -252,9 +302,19 @@ struct Attending<'a> {
     /// What the store could not take yet, for want of space. Told in this order, so that the run is
     /// attended to meanwhile.
     owed: VecDeque<(Event, Detail)>,
+    /// Who looks out for something in its output.
+    lookout: Option<Lookout>,
+    /// What the agent was last said to be doing.
+    doing: Doing,
 }
 
-impl Attending<'_> {
+impl<'a> Attending<'a> {
+    fn new(observer: &'a Observer, run: &'a RunId) -> Self {
+        let lookout = Lookout::begin(observer, run);
+        let (leader, owed, doing) = (None, VecDeque::new(), Doing::default());
+        Self { observer, run, leader, owed, lookout, doing }
+    }
+
     async fn attend(&mut self, mut next: Next) -> Result<(), Leaving> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -313,13 +373,20 @@ impl Attending<'_> {
             Verdict::Dead(_proof) => Ending::Dead,
             Verdict::Lost(_) => Ending::Lost,
         };
+        if let Some(lookout) = self.lookout.take() {
+            lookout.finish().await;
+        }
+        if let Cause::Limit(limit) = &end.cause {
+            self.tell_limit_reached(limit.clone()).await?;
+        }
+        let tail = self.observer.tail(self.run).await;
         let ended = Ended::Recorded(end);
         if !self.owed.is_empty() {
             let detail = Detail::Ended(Arc::new(ended.clone()));
             self.observer.foretell_end(self.run, ending, &detail);
             self.settle().await?;
         }
-        self.observer.tell_end(self.run, ending, ended).await
+        self.observer.tell_end(self.run, ending, ended, tail).await
     }
 
     /// Passes on what the keeper says. It answers at once or not at all, so that asking it is no
@@ -336,7 +403,7 @@ impl Attending<'_> {
             self.tell_warning(limit).await?;
         }
         if let Some(account) = &status.usage {
-            self.observer.live.used(self.run.as_str(), account);
+            self.tell_usage(account).await?;
         }
         if let Some(status) = status.exit {
             self.tell_exit(status).await?;
@@ -377,6 +444,25 @@ impl Attending<'_> {
         self.tell(event, Detail::Limit(limit)).await
     }
 
+    /// A limit has ended it. The proof is there, and the end is told right behind.
+    async fn tell_limit_reached(&mut self, limit: LimitReached) -> Result<(), Leaving> {
+        let note = Note::LimitReached(limit.kind.as_str().into());
+        let event = Event::Noted { run: self.run.clone(), note };
+        self.tell(event, Detail::Limit(limit)).await
+    }
+
+    /// What it used is no fact; that its agent waits, or is not served, is one.
+    async fn tell_usage(&mut self, account: &str) -> Result<(), Leaving> {
+        self.observer.live.used(self.run.as_str(), account);
+        let doing = meter::doing(account);
+        if doing == self.doing {
+            return Ok(());
+        }
+        self.doing = doing;
+        let event = Event::Noted { run: self.run.clone(), note: Note::Doing(doing) };
+        self.tell(event, Detail::Nothing).await
+    }
+
     async fn tell_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
         self.tell(Event::Exited(self.run.clone()), Detail::Exited(status)).await
     }
@@ -392,10 +478,7 @@ impl Attending<'_> {
             // In the run's record; nobody here reads it yet.
             Told::Outside { .. } | Told::Skipped { .. } => Ok(()),
             Told::Warned(limit) => self.tell_warning(limit).await,
-            Told::Usage(account) => {
-                self.observer.live.used(self.run.as_str(), &account);
-                Ok(())
-            }
+            Told::Usage(account) => self.tell_usage(&account).await,
         }
     }
 

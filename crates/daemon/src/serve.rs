@@ -104,7 +104,8 @@ async fn serve_until_told(
     let (leaving, mut left) = watch::channel(false);
     let (live, feed, metrics) =
         (Live::new(live), Feed::new(store.clone(), last_seq), Metrics::new());
-    let observer = Observer::new(home.clone(), inbox.clone(), live.clone(), metrics.clone());
+    let observer =
+        Observer::new(home.clone(), inbox.clone(), live.clone(), metrics.clone(), store.clone());
     adopt_all(&state, &observer);
     let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
     let directories = finder.directories().map_err(ServeError::Io)?;
@@ -126,6 +127,7 @@ async fn serve_until_told(
         leaving: left.clone(),
         writers: Default::default(),
         talks: Default::default(),
+        readers: Default::default(),
         boot,
         started_at: Time::now(),
         room,

@@ -66,7 +66,8 @@ pub use identity::{DeadBecause, HoldError, Identity, Liveness, PidfsHandle, Proc
 pub use limits::Limits;
 pub use meter::{Desk, MAX_USAGE_BYTES, MakeMeter, Meter, Woken};
 pub use output::{
-    Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, read_output, written_so_far,
+    Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, end_of_output, read_output,
+    written_so_far,
 };
 pub use proof::{Effort, Evidence, Proof, Survivor, SurvivorReason, Suspect};
 pub use record::{

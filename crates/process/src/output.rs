@@ -302,6 +302,16 @@ pub fn read_output(dir: &Path, stream: Stream, offset: u64) -> io::Result<Option
     Err(io::Error::other("the output is rotated faster than it can be read"))
 }
 
+/// The offset behind the last byte of a stream, by its files alone.
+pub fn end_of_output(dir: &Path, stream: Stream) -> io::Result<u64> {
+    let Some(start) = segments(dir, stream)?.last().copied() else { return Ok(0) };
+    match fs::metadata(stream.segment(dir, start)) {
+        // Dropped since the listing: nothing of it can be read any more.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(start),
+        found => Ok(start + found?.len()),
+    }
+}
+
 /// How much a run has written so far, dropped bytes included, and when it last did, by its files
 /// alone. Of a terminal it is the recording's size.
 pub fn written_so_far(dir: &Path) -> io::Result<(u64, Option<std::time::SystemTime>)> {

@@ -7,16 +7,24 @@ use alloc::vec::Vec;
 
 use crate::event::Ending;
 use crate::fact::Fact;
+use crate::notice::{Noted, kind_of};
 use crate::state::{Leader, Phase, Run, RunId, State};
 
 impl State {
     /// Makes a fact part of what is believed.
     pub fn apply(&mut self, fact: &Fact) {
+        if let Some(known) = fact.run().and_then(|run| self.runs.get_mut(run))
+            && let Some(kind) = kind_of(known, fact)
+        {
+            known.noted.count(kind);
+        }
         match fact {
             Fact::Admitted { run, claim } => {
                 let phase = Phase::Starting { stop: None };
                 let claim = claim.clone();
-                self.hold(run, Run { claim, phase, stop_when_found: None, warned: Vec::new() });
+                let noted = Noted::default();
+                let warned = Vec::new();
+                self.hold(run, Run { claim, phase, stop_when_found: None, warned, noted });
             }
             Fact::Started(run) => self.change(run, |known| match known.phase {
                 Phase::Starting { .. } | Phase::Stuck => match known.stop() {
@@ -45,6 +53,11 @@ impl State {
             Fact::Warned { run, limit } => {
                 if let Some(known) = self.runs.get_mut(run) {
                     known.warned.push(limit.clone());
+                }
+            }
+            Fact::Noted { run, note } => {
+                if let Some(known) = self.runs.get_mut(run) {
+                    known.noted.keep(note);
                 }
             }
             Fact::Stuck(run) => self.change(run, |_| Phase::Stuck),
@@ -110,7 +123,10 @@ mod tests {
         ];
         let mut state = State::default();
         let worktree = Some("/w".into());
-        state.apply(&Fact::Admitted { run: run(), claim: Claim { slot: "s".into(), worktree } });
+        state.apply(&Fact::Admitted {
+            run: run(),
+            claim: Claim { slot: "s".into(), worktree, parent: None },
+        });
         for (fact, expected) in steps {
             state.apply(&fact);
             assert_eq!(state.run(&run()).map(|r| r.phase), expected, "{fact:?}");

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::effect::Effect;
 use crate::event::{Claim, Ending, Event, Stop, Unenforceable};
 use crate::fact::Fact;
+use crate::notice::Note;
 use crate::state::{Leader, Phase, RunId, State};
 
 /// What follows from an event.
@@ -56,6 +57,11 @@ pub enum Refusal {
         /// So many.
         room: usize,
     },
+    /// Whose agent asks for it is about to end, or has.
+    ParentEnding {
+        /// Which run that is.
+        parent: RunId,
+    },
     /// The daemon is leaving.
     ShuttingDown,
     /// No such run holds a slot: it is over with proof, or was never admitted.
@@ -71,11 +77,12 @@ pub fn decide(state: &State, event: &Event) -> Decision {
             admit(state, run, claim, unenforceable.as_ref())
         }
         Event::Found { run, claim } => found(state, run, claim),
-        Event::StopRequested { run, stop } => request_stop(state, run, *stop),
+        Event::StopRequested { run, stop } => stop_with_children(state, run, *stop),
         Event::Started(run) => started(state, run),
         Event::Stopping(run) => stopping(state, run),
         Event::Exited(run) => exited(state, run),
         Event::Warned { run, limit } => warned(state, run, limit),
+        Event::Noted { run, note } => noted(state, run, note),
         Event::Stuck(run) => stuck(state, run),
         Event::Ended { run, ending } => ended(state, run, *ending),
         Event::ShutdownRequested { stop } => shut_down(state, *stop),
@@ -138,6 +145,10 @@ fn why_not(state: &State, claim: &Claim, unenforceable: Option<&Unenforceable>) 
     if state.is_shutting_down() {
         return Some(Refusal::ShuttingDown);
     }
+    // Who is being stopped must not live on in what it asks for meanwhile.
+    if let Some(parent) = claim.parent.as_ref().filter(|parent| is_ending(state, parent)) {
+        return Some(Refusal::ParentEnding { parent: parent.clone() });
+    }
     if let Some(limit) = unenforceable {
         return Some(Refusal::LimitNotEnforceable(limit.clone()));
     }
@@ -164,6 +175,57 @@ fn shut_down(state: &State, stop: Option<Stop>) -> Decision {
         if let Some(stop) = stop
             && let Decision::Do { facts: more, effects: asked } = request_stop(state, run, stop)
         {
+            facts.extend(more);
+            effects.extend(asked);
+        }
+    }
+    if facts.is_empty() && effects.is_empty() {
+        return Decision::AlreadySo;
+    }
+    Decision::Do { facts, effects }
+}
+
+fn is_ending(state: &State, run: &RunId) -> bool {
+    match state.run(run) {
+        None => true,
+        Some(known) => match known.phase {
+            Phase::Running { .. } => false,
+            Phase::Starting { stop } => stop.is_some(),
+            Phase::Stopping { .. } | Phase::Stuck | Phase::Lost => true,
+        },
+    }
+}
+
+/// Who is stopped is stopped with all that its agent asked for, and that theirs did.
+fn stop_with_children(state: &State, run: &RunId, stop: Stop) -> Decision {
+    with_children(state, run, stop, request_stop(state, run, stop))
+}
+
+/// Children first, then theirs. Each once, whatever was found in records.
+fn descendants<'a>(state: &'a State, run: &'a RunId) -> Vec<&'a RunId> {
+    let mut family = vec![run];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        for child in state.children(parent) {
+            if !family.contains(&child) {
+                family.push(child);
+            }
+        }
+        at += 1;
+    }
+    family.remove(0);
+    family
+}
+
+/// The same decision, and every descendant of the run stopped too.
+fn with_children(state: &State, run: &RunId, stop: Stop, decision: Decision) -> Decision {
+    let (mut facts, mut effects) = match decision {
+        Decision::Do { facts, effects } => (facts, effects),
+        Decision::AlreadySo => (vec![], vec![]),
+        Decision::Refused(_) => return decision,
+    };
+    for child in descendants(state, run) {
+        if let Decision::Do { facts: more, effects: asked } = request_stop(state, child, stop) {
             facts.extend(more);
             effects.extend(asked);
         }
@@ -249,7 +311,7 @@ fn stopping(state: &State, run: &RunId) -> Decision {
     let Some(known) = state.run(run) else {
         return Decision::AlreadySo;
     };
-    match &known.phase {
+    let seen = match &known.phase {
         Phase::Starting { stop: None } | Phase::Running { .. } | Phase::Stuck => {
             // What was asked for before it was stuck may have been sharper.
             let stop = known.stop().unwrap_or(Stop::Ask { grace_ms: None });
@@ -258,7 +320,8 @@ fn stopping(state: &State, run: &RunId) -> Decision {
         Phase::Starting { stop: Some(_) } | Phase::Stopping { .. } | Phase::Lost => {
             Decision::AlreadySo
         }
-    }
+    };
+    with_children(state, run, Stop::Ask { grace_ms: None }, seen)
 }
 
 fn exited(state: &State, run: &RunId) -> Decision {
@@ -281,6 +344,22 @@ fn warned(state: &State, run: &RunId, limit: &str) -> Decision {
             fact(Fact::Warned { run: run.clone(), limit: limit.into() })
         }
         Some(_) | None => Decision::AlreadySo,
+    }
+}
+
+fn noted(state: &State, run: &RunId, note: &Note) -> Decision {
+    let Some(known) = state.run(run) else {
+        return Decision::AlreadySo;
+    };
+    let news = known.noted.is_news(note) && known.phase != Phase::Lost;
+    let noted = match news {
+        true => fact(Fact::Noted { run: run.clone(), note: note.clone() }),
+        false => Decision::AlreadySo,
+    };
+    match note {
+        // It may have been reached while nobody was there to see it stopping.
+        Note::LimitReached(_) => with_children(state, run, Stop::Ask { grace_ms: None }, noted),
+        Note::Doing(_) | Note::Matched(_) | Note::Heartbeat(_) => noted,
     }
 }
 
@@ -336,7 +415,7 @@ mod tests {
     }
 
     fn claim(slot: &str, worktree: Option<&str>) -> Claim {
-        Claim { slot: slot.into(), worktree: worktree.map(Into::into) }
+        Claim { slot: slot.into(), worktree: worktree.map(Into::into), parent: None }
     }
 
     fn request(run: &str, claim: Claim) -> Event {

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use crate::notice::Note;
 use crate::state::{RunId, Slot, Worktree};
 
 /// Something that happened: somebody asked for something, or something was observed.
@@ -44,6 +45,13 @@ pub enum Event {
         /// The limit's name.
         limit: Box<str>,
     },
+    /// Something about a run that lives deserves telling.
+    Noted {
+        /// Which.
+        run: RunId,
+        /// What.
+        note: Note,
+    },
     /// Somebody of a run is left after the bound of a stop, or the run cannot be looked at.
     Stuck(RunId),
     /// A run is over, and this is what is known of it.
@@ -63,13 +71,35 @@ pub enum Event {
     LeaveRequested,
 }
 
-/// What a run holds for as long as it is not proven dead.
+impl Event {
+    /// The run it is about, if it is about one.
+    #[must_use]
+    pub fn run(&self) -> Option<&RunId> {
+        match self {
+            Self::RunRequested { run, .. }
+            | Self::Found { run, .. }
+            | Self::Started(run)
+            | Self::StopRequested { run, .. }
+            | Self::Stopping(run)
+            | Self::Exited(run)
+            | Self::Warned { run, .. }
+            | Self::Noted { run, .. }
+            | Self::Stuck(run)
+            | Self::Ended { run, .. } => Some(run),
+            Self::ShutdownRequested { .. } | Self::LeaveRequested => None,
+        }
+    }
+}
+
+/// What a run holds for as long as it is not proven dead, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The slot.
     pub slot: Slot,
     /// A directory nobody else may work in.
     pub worktree: Option<Worktree>,
+    /// The run whose agent asked for it: if that one is stopped, so is this.
+    pub parent: Option<RunId>,
 }
 
 /// A limit that nobody could enforce.

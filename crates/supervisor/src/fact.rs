@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::event::{Claim, Ending, Stop};
+use crate::notice::Note;
 use crate::state::RunId;
 
 /// Something held true from now on.
@@ -33,6 +34,13 @@ pub enum Fact {
         /// The limit's name.
         limit: Box<str>,
     },
+    /// Something about it deserved telling.
+    Noted {
+        /// Which.
+        run: RunId,
+        /// What.
+        note: Note,
+    },
     /// Somebody of it is left, or it cannot be looked at.
     Stuck(RunId),
     /// It is over.
@@ -55,6 +63,7 @@ impl Fact {
             | Self::Started(run)
             | Self::Stopping { run, .. }
             | Self::Warned { run, .. }
+            | Self::Noted { run, .. }
             | Self::Exited(run)
             | Self::Stuck(run)
             | Self::Ended { run, .. } => Some(run),

@@ -17,10 +17,12 @@ mod decide;
 mod effect;
 mod event;
 mod fact;
+mod notice;
 mod state;
 
 pub use decide::{Decision, Refusal, decide};
 pub use effect::Effect;
 pub use event::{Claim, Ending, Event, Stop, Unenforceable};
 pub use fact::Fact;
+pub use notice::{Doing, Kind, Match, Note, Notice};
 pub use state::{Before, Leader, Phase, Run, RunId, Slot, State, Worktree};

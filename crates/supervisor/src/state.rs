@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::event::{Claim, Stop};
+use crate::notice::Noted;
 
 /// A run's id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +63,8 @@ pub struct Run {
     pub(crate) stop_when_found: Option<Stop>,
     /// Limits it came near, each told once.
     pub(crate) warned: Vec<Box<str>>,
+    /// What was noted of it and told, each once.
+    pub(crate) noted: Noted,
 }
 
 /// Where a run stands.
@@ -163,6 +166,12 @@ impl State {
     /// Every run that holds a slot.
     pub fn runs(&self) -> impl Iterator<Item = (&RunId, &Run)> {
         self.runs.iter()
+    }
+
+    /// The runs that the agent of a run asked for and that still hold their slots.
+    pub fn children<'a>(&'a self, run: &'a RunId) -> impl Iterator<Item = &'a RunId> {
+        let of_it = move |known: &Run| known.claim.parent.as_ref() == Some(run);
+        self.runs.iter().filter(move |(_, known)| of_it(known)).map(|(child, _)| child)
     }
 
     /// True once the daemon is leaving.

@@ -13,15 +13,16 @@
 //! end; a proof not taken from the stuck or the lost; the lost back among the running; an end or a
 //! shutdown told twice; facts about nobody; admission without a fact, twice, over the room, while
 //! leaving, with a limit that does not bind, or for another's claim; a run that was found started,
-//! or let in where another is; nothing, not the leaving, or not an admission undone.
+//! or let in where another is; nothing, not the leaving, or not an admission undone. Of notices: a
+//! second end, the same number twice, a note told again, a child that outlives a stop.
 
 mod seeded;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kennel_supervisor::{
-    Before, Claim, Decision, Effect, Ending, Event, Fact, Leader, Phase, Refusal, RunId, State,
-    Stop, Unenforceable, decide,
+    Before, Claim, Decision, Doing, Effect, Ending, Event, Fact, Kind, Leader, Match, Note, Phase,
+    Refusal, RunId, State, Stop, Unenforceable, decide,
 };
 use seeded::{Rng, seeds};
 
@@ -42,7 +43,8 @@ const STOPS: [Stop; 4] = [
 
 #[test]
 fn every_event_in_every_state_of_two_runs() {
-    let claims = [claim("s0", None), claim("s0", Some("/w0")), claim("s1", Some("/w0"))];
+    let child = Claim { parent: Some("r0".into()), ..claim("s1", None) };
+    let claims = [claim("s0", None), claim("s0", Some("/w0")), claim("s1", Some("/w0")), child];
     let events = all_events(&RUNS[..2], &claims);
     for room in [1, 2] {
         let first = (Model::with_room_for(room), State::with_room_for(room));
@@ -108,6 +110,8 @@ struct Known {
     wish: Option<Stop>,
     /// What it was near to, as it was told.
     near: Vec<String>,
+    /// All that was noted of it, in order.
+    notes: Vec<Note>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +140,8 @@ impl Model {
     fn key(&self) -> String {
         let brief = |run: &Known| {
             let wish = run.wish.filter(|_| run.stands == Stands::Stuck);
-            format!("{} {:?} {:?} {wish:?} {:?}", run.id, run.claim, run.phase(), run.near)
+            let (id, claim, phase) = (&run.id, &run.claim, run.phase());
+            format!("{id} {claim:?} {phase:?} {wish:?} {:?} {:?}", run.near, run.notes)
         };
         let mut runs: Vec<String> = self.runs.iter().map(brief).collect();
         runs.sort();
@@ -150,17 +155,28 @@ impl Model {
             }
             Event::Found { run, claim } => self.found(run, claim),
             Event::StopRequested { run, stop } => match self.find(run) {
-                Some(known) => known.told_to_stop(*stop),
+                Some(known) => {
+                    let answer = known.told_to_stop(*stop);
+                    self.and_its_family(run, *stop, answer)
+                }
                 None => Answer { refused: Some(Refusal::NotLive), ..Answer::default() },
             },
             Event::Started(run) => self.find(run).map(Known::seen_running).unwrap_or_default(),
-            Event::Stopping(run) => self.find(run).map(Known::seen_stopping).unwrap_or_default(),
+            Event::Stopping(run) => match self.find(run).map(Known::seen_stopping) {
+                Some(answer) => self.and_its_family(run, STOPS[0], answer),
+                None => Answer::default(),
+            },
             Event::Exited(run) => {
                 self.find(run).map(Known::seen_without_leader).unwrap_or_default()
             }
             Event::Warned { run, limit } => match self.find(run) {
                 Some(known) => known.warned_of(limit),
                 None => Answer::default(),
+            },
+            Event::Noted { run, note } => match (self.find(run).map(|r| r.noted(note)), note) {
+                (Some(answer), Note::LimitReached(_)) => self.and_its_family(run, STOPS[0], answer),
+                (Some(answer), _) => answer,
+                (None, _) => Answer::default(),
             },
             Event::Stuck(run) => self.find(run).map(Known::seen_stuck).unwrap_or_default(),
             Event::Ended { run, ending } => self.over(run, *ending),
@@ -191,6 +207,11 @@ impl Model {
         }
         if self.leaving {
             return refused(Refusal::ShuttingDown);
+        }
+        if let Some(parent) = claim.parent.clone()
+            && !self.find(&parent).is_some_and(|parent| parent.may_ask())
+        {
+            return refused(Refusal::ParentEnding { parent });
         }
         if let Some(limit) = unenforceable {
             return refused(Refusal::LimitNotEnforceable(limit.clone()));
@@ -230,8 +251,15 @@ impl Model {
     fn admitted(&mut self, run: &RunId, claim: &Claim, effect: Effect) -> Answer {
         let (id, claim) = (run.clone(), claim.clone());
         let fact = Fact::Admitted { run: id.clone(), claim: claim.clone() };
-        let stands = Stands::Waiting;
-        self.runs.push(Known { id, claim, stands, leader_left: false, wish: None, near: vec![] });
+        self.runs.push(Known {
+            id,
+            claim,
+            stands: Stands::Waiting,
+            leader_left: false,
+            wish: None,
+            near: vec![],
+            notes: vec![],
+        });
         Answer { facts: vec![fact], effects: vec![effect], refused: None }
     }
 
@@ -247,6 +275,32 @@ impl Model {
             Ending::Lost => self.runs[at].stands = Stands::Lost,
         }
         Answer { facts: vec![Fact::Ended { run: run.clone(), ending }], ..Answer::default() }
+    }
+
+    /// Who ends takes along all that it asked for, generation by generation, in the order of ids.
+    fn and_its_family(&mut self, run: &RunId, stop: Stop, mut answer: Answer) -> Answer {
+        if answer.refused.is_some() {
+            return answer;
+        }
+        self.runs.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut seen = vec![run.clone()];
+        let mut generation = vec![run.clone()];
+        while !generation.is_empty() {
+            let mut next = vec![];
+            for parent in &generation {
+                for known in &mut self.runs {
+                    if known.claim.parent.as_ref() == Some(parent) && !seen.contains(&known.id) {
+                        let told = known.told_to_stop(stop);
+                        answer.facts.extend(told.facts);
+                        answer.effects.extend(told.effects);
+                        seen.push(known.id.clone());
+                        next.push(known.id.clone());
+                    }
+                }
+            }
+            generation = next;
+        }
+        answer
     }
 
     /// Nobody new; everybody else is told to stop if that is wanted, in the order of their ids.
@@ -268,6 +322,42 @@ impl Model {
 }
 
 impl Known {
+    /// True if its agent can ask for more runs: it is there, or will be, and is not to end.
+    fn may_ask(&self) -> bool {
+        matches!(self.stands, Stands::Waiting | Stands::Up) && self.wish.is_none()
+    }
+
+    /// What was noted is told once: a limit, a change of what the agent does, each line of output,
+    /// each heartbeat in its turn. Nothing is told of who cannot be accounted for.
+    fn noted(&mut self, note: &Note) -> Answer {
+        let count = |kind: fn(&Note) -> bool| self.notes.iter().filter(|n| kind(n)).count();
+        let news = match note {
+            Note::LimitReached(_) => count(|n| matches!(n, Note::LimitReached(_))) == 0,
+            Note::Doing(doing) => {
+                let last = self.notes.iter().rev().find_map(|n| match n {
+                    Note::Doing(doing) => Some(*doing),
+                    Note::LimitReached(_) | Note::Matched(_) | Note::Heartbeat(_) => None,
+                });
+                last.unwrap_or(Doing::Works) != *doing
+            }
+            Note::Matched(new) => self.notes.iter().all(|n| match n {
+                Note::Matched(old) => {
+                    old.stream != new.stream
+                        || old.through < new.through
+                        || (old.through == new.through && old.pattern < new.pattern)
+                }
+                Note::LimitReached(_) | Note::Doing(_) | Note::Heartbeat(_) => true,
+            }),
+            Note::Heartbeat(n) => count(|n| matches!(n, Note::Heartbeat(_))) as u32 + 1 == *n,
+        };
+        if !news || self.stands == Stands::Lost {
+            return Answer::default();
+        }
+        self.notes.push(note.clone());
+        let fact = Fact::Noted { run: self.id.clone(), note: note.clone() };
+        Answer { facts: vec![fact], ..Answer::default() }
+    }
+
     /// Who is told of a limit once knows of it.
     fn warned_of(&mut self, limit: &str) -> Answer {
         if self.near.iter().any(|known| known == limit) {
@@ -479,6 +569,7 @@ fn check_told_again(state: &State, event: &Event) -> Result<(), String> {
         | Fact::Started(_)
         | Fact::Exited(_)
         | Fact::Warned { .. }
+        | Fact::Noted { .. }
         | Fact::Stuck(_)
         | Fact::Ended { .. }
         | Fact::ShuttingDown => false,
@@ -540,6 +631,8 @@ struct History {
     befores: Vec<(Before, State)>,
     live: BTreeSet<RunId>,
     to_stop: BTreeSet<RunId>,
+    /// What was told of who lives: of each kind one, two, three, and one end.
+    told: BTreeMap<(RunId, Kind), u32>,
 }
 
 impl History {
@@ -547,6 +640,7 @@ impl History {
     fn take(&mut self, state: &State, fact: &Fact) -> Result<(), String> {
         let run = fact.run().cloned().unwrap_or_else(|| "".into());
         self.befores.push((state.before(&run), state.clone()));
+        self.take_notice(state, fact)?;
         let expected = match fact {
             Fact::Admitted { .. } => self.live.insert(run),
             Fact::Ended { ending: Ending::Dead | Ending::NeverStarted, .. } => {
@@ -562,12 +656,32 @@ impl History {
                 self.to_stop.insert(run.clone());
                 self.live.contains(&run)
             }
-            Fact::Started(_) | Fact::Exited(_) | Fact::Warned { .. } | Fact::Stuck(_) => {
-                self.live.contains(&run)
-            }
+            Fact::Started(_)
+            | Fact::Exited(_)
+            | Fact::Warned { .. }
+            | Fact::Noted { .. }
+            | Fact::Stuck(_) => self.live.contains(&run),
             Fact::ShuttingDown => !state.is_shutting_down(),
         };
         expected.then_some(()).ok_or_else(|| format!("not now: {fact:?}"))
+    }
+
+    /// Each notice has a name that no other has, and each life one terminal notice.
+    fn take_notice(&mut self, state: &State, fact: &Fact) -> Result<(), String> {
+        let notice = state.notice_of(fact);
+        if let Fact::Admitted { run, .. } = fact {
+            self.told.retain(|(told, _), _| told != run);
+        }
+        if let Some(notice) = &notice {
+            let told = self.told.entry((notice.run.clone(), notice.kind)).or_default();
+            *told += 1;
+            same("the number of a notice", &notice.n, told)?;
+        }
+        if let Fact::Ended { run, .. } = fact {
+            let ends = self.told.get(&(run.clone(), Kind::Ended));
+            same("the terminal notices of a run", &ends, &Some(&1))?;
+        }
+        Ok(())
     }
 }
 
@@ -608,7 +722,7 @@ fn shortest_that(
 }
 
 fn claim(slot: &str, worktree: Option<&str>) -> Claim {
-    Claim { slot: slot.into(), worktree: worktree.map(Into::into) }
+    Claim { slot: slot.into(), worktree: worktree.map(Into::into), parent: None }
 }
 
 fn request(run: &str, claim: Claim) -> Event {
@@ -639,14 +753,31 @@ fn all_events(runs: &[&str], claims: &[Claim]) -> Vec<Event> {
     events
 }
 
+fn any_note(rng: &mut Rng) -> Note {
+    match rng.below(4) {
+        0 => Note::LimitReached("wall".into()),
+        1 => {
+            let until_ms = rng.one_in(2).then_some(7);
+            let doings = [Doing::Works, Doing::Waits, Doing::RateLimited { until_ms }];
+            Note::Doing(*rng.pick(&doings))
+        }
+        2 => {
+            let (stream, pattern) = (rng.below(2) as u8, rng.below(2) as u16);
+            Note::Matched(Match { stream, through: rng.below(4) as u64, pattern })
+        }
+        _ => Note::Heartbeat(1 + rng.below(3) as u32),
+    }
+}
+
 /// Any event, those that bring runs further more often than those that end everything.
 fn any_event(rng: &mut Rng) -> Event {
     let run: RunId = (*rng.pick(&RUNS)).into();
-    match rng.below(40) {
+    match rng.below(42) {
         0..12 => {
             let worktree = rng.one_in(2).then(|| *rng.pick(&WORKTREES));
             let slot: &str = SLOTS[rng.below(SLOTS.len())];
-            let claim = claim(slot, worktree);
+            let parent = rng.one_in(2).then(|| RunId::from(*rng.pick(&RUNS)));
+            let claim = Claim { parent, ..claim(slot, worktree) };
             if rng.one_in(8) {
                 return Event::Found { run, claim };
             }
@@ -658,12 +789,13 @@ fn any_event(rng: &mut Rng) -> Event {
         23..26 => Event::Stopping(run),
         26..29 => Event::Exited(run),
         29..31 => Event::Stuck(run),
+        38 | 40 | 41 => Event::Noted { run, note: any_note(rng) },
         31 => Event::Warned { run, limit: (*rng.pick(&["wall", "idle"])).into() },
         32..38 => {
             let endings = [Ending::NeverStarted, Ending::Dead, Ending::Dead, Ending::Lost];
             Event::Ended { run, ending: *rng.pick(&endings) }
         }
-        38 if rng.one_in(3) => {
+        39 if rng.one_in(3) => {
             Event::ShutdownRequested { stop: rng.one_in(2).then(|| *rng.pick(&STOPS)) }
         }
         _ => Event::LeaveRequested,

@@ -1173,7 +1173,11 @@ impl Row {
                     Ending::Lost => self.lost += 1,
                 }
             }
-            Fact::Admitted { .. } | Fact::Exited(_) | Fact::Warned { .. } | Fact::ShuttingDown => {}
+            Fact::Admitted { .. }
+            | Fact::Exited(_)
+            | Fact::Warned { .. }
+            | Fact::Noted { .. }
+            | Fact::ShuttingDown => {}
         }
     }
 }
@@ -1348,6 +1352,7 @@ fn promised_by(state: &State, event: &Event) -> Vec<usize> {
         | Event::Stopping(_)
         | Event::Exited(_)
         | Event::Warned { .. }
+        | Event::Noted { .. }
         | Event::Stuck(_)
         | Event::Ended { .. }
         | Event::LeaveRequested => vec![],
@@ -1468,7 +1473,7 @@ fn number(run: &RunId) -> usize {
 
 fn claim(slot: usize, worktree: Option<usize>) -> Claim {
     let worktree = worktree.map(|n| format!("/w{n}").as_str().into());
-    Claim { slot: format!("s{slot}").as_str().into(), worktree }
+    Claim { slot: format!("s{slot}").as_str().into(), worktree, parent: None }
 }
 
 fn client(wants: Vec<Want>) -> Client {

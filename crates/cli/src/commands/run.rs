@@ -64,10 +64,81 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHAT", default_value = "sweep")]
     on_exit: OnExit,
     #[command(flatten)]
+    telling: TellingArgs,
+    #[command(flatten)]
     limits: LimitArgs,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
+}
+
+/// What is told of the run; see `kennel notices`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Notices")]
+struct TellingArgs {
+    /// When its end is told.
+    #[arg(long, value_name = "WHEN", default_value = "always")]
+    notify: Notify,
+    /// Tell of every line of its output that has this regular expression, if they are not too many.
+    #[arg(long, value_name = "REGEX")]
+    watch: Vec<String>,
+    /// Tell of the first such line.
+    #[arg(long, value_name = "REGEX")]
+    watch_once: Vec<String>,
+    /// Tell of the N-th such line.
+    #[arg(long, value_name = "N:REGEX", value_parser = parse_threshold)]
+    watch_after: Vec<(u32, String)>,
+    /// Tell so often what it wrote since the last time, if it did; 1s at least.
+    #[arg(long, value_name = "D", value_parser = parse_bound)]
+    heartbeat: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Notify {
+    /// However it ends.
+    Always,
+    /// Unless it exits by itself with 0.
+    Failure,
+    /// Only if it exits by itself with 0.
+    Success,
+    /// Unless somebody stopped or killed it.
+    UnlessStopped,
+    /// Not at all, nor anything else about it.
+    Never,
+}
+
+impl Notify {
+    fn wire(self) -> wire::Notify {
+        match self {
+            Self::Always => wire::Notify::Always,
+            Self::Failure => wire::Notify::Failure,
+            Self::Success => wire::Notify::Success,
+            Self::UnlessStopped => wire::Notify::UnlessStopped,
+            Self::Never => wire::Notify::Never,
+        }
+    }
+}
+
+impl TellingArgs {
+    fn watches(&self) -> Vec<wire::Watch> {
+        let of = |pattern: &String, mode, threshold| {
+            let pattern = pattern.clone();
+            wire::Watch { pattern, mode, threshold }
+        };
+        let every = self.watch.iter().map(|p| of(p, wire::WatchMode::Every, None));
+        let once = self.watch_once.iter().map(|p| of(p, wire::WatchMode::Once, None));
+        let after =
+            self.watch_after.iter().map(|(n, p)| of(p, wire::WatchMode::Threshold, Some(*n)));
+        every.chain(once).chain(after).collect()
+    }
+}
+
+fn parse_threshold(text: &str) -> Result<(u32, String), String> {
+    let parts = text.split_once(':').and_then(|(n, pattern)| {
+        let n = n.parse::<u32>().ok().filter(|n| *n > 0)?;
+        Some((n, pattern.to_owned()))
+    });
+    parts.ok_or_else(|| "use N:REGEX with N above 0, like 3:error".to_owned())
 }
 
 /// Bounds on the run, kept by its keeper, also while the daemon is down.
@@ -253,6 +324,9 @@ fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
             OnExit::Sweep => wire::OnExit::Sweep,
             OnExit::Wait => wire::OnExit::Wait,
         },
+        notify: args.telling.notify.wire(),
+        watch: args.telling.watches(),
+        heartbeat_ms: args.telling.heartbeat.map(|every| every.as_millis() as u64),
     })
 }
 

@@ -93,6 +93,10 @@ impl ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "host_full", message)
                     .hint("stop one, or start the daemon with more room: `kennel up --max-runs N`")
             }
+            Refusal::ParentEnding { parent } => {
+                let message = format!("run {parent} is ending, and starts nothing any more");
+                conflict("parent_ending", message)
+            }
             Refusal::ShuttingDown => Self::leaving(),
             Refusal::NotLive => conflict("not_live", "the run has ended".to_owned()),
             Refusal::Lost => {

@@ -11,9 +11,11 @@ mod events;
 mod input;
 mod limits;
 pub(crate) mod listen;
+mod notices;
 mod output;
 mod runs;
 mod start;
+mod stream;
 mod usage;
 mod view;
 pub mod wire;
@@ -42,7 +44,9 @@ use crate::store::kept::KeptRun;
 use crate::store::{Meant, Store};
 use crate::time::Time;
 use attach::Writers;
-use error::{ApiError, BadQuery};
+pub(crate) use error::ApiError;
+use error::BadQuery;
+use notices::Readers;
 
 /// The largest request: more than any kernel takes as arguments and environment together.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
@@ -69,6 +73,7 @@ pub(crate) struct App {
     pub(crate) started_at: Time,
     pub(crate) room: usize,
     pub(crate) talks: Talks,
+    pub(crate) readers: Readers,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these
@@ -124,6 +129,10 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(input::input))
         .routes(routes!(attach::attach))
         .routes(routes!(events::events))
+        .routes(routes!(notices::notices))
+        .routes(routes!(notices::consumers))
+        .routes(routes!(notices::forget))
+        .routes(routes!(notices::ack))
         .routes(routes!(daemon::daemon))
         .routes(routes!(daemon::shutdown))
         .routes(routes!(doctor::examine, doctor::fix))

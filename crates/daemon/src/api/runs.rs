@@ -160,7 +160,8 @@ impl App {
         match self.inbox.tell(event, Detail::Nothing).await? {
             Outcome::Done | Outcome::AlreadySo | Outcome::Refused(Refusal::NotLive) => {}
             Outcome::Refused(refusal) => {
-                let claim = Claim { slot: (&*run.slot).into(), worktree: None };
+                let slot = (&*run.slot).into();
+                let claim = Claim { slot, worktree: None, parent: None };
                 return Err(ApiError::refused(&refusal, &claim, None));
             }
         }

@@ -24,9 +24,11 @@ use super::view::view;
 use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
 use crate::random::new_run_id;
+use crate::redact::{Secrets, redact_argument};
 use crate::store::format::{Detail, Label, Request};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
+use crate::watch;
 
 /// Longer than a start may take at worst: the process library's own bounds come first.
 const START_BOUND: Duration = Duration::from_secs(120);
@@ -57,7 +59,8 @@ pub(super) async fn start(
     limits::check(&request.limits)?;
     let format = limits::format_of(&request)?;
     let unenforceable = limits::unenforceable(&request, format);
-    let kept = Arc::new(kept(&request, worktree.as_ref(), &app.boot));
+    watch::check(&request)?;
+    let kept = Arc::new(kept(&id, &request, worktree.as_ref(), &app.boot));
     let again = request.id.is_some();
     let mut spec = spec(run, request, worktree)?;
     spec.label = label(&claim, &kept);
@@ -153,7 +156,7 @@ fn claim(id: &str, request: &wire::RunRequest) -> Result<(Claim, Option<String>)
     let found = request.worktree.as_ref().map(|dir| worktree(Path::new(&dir.0))).transpose()?;
     let (key, path) = found.unzip();
     let worktree = key.as_deref().map(Into::into);
-    Ok((Claim { slot: slot.into(), worktree }, path))
+    Ok((Claim { slot: slot.into(), worktree, parent: None }, path))
 }
 
 /// A worktree by what it is, which no other name and no new name changes, and its path.
@@ -195,9 +198,10 @@ fn check_slot(slot: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn kept(request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Request {
+fn kept(id: &str, request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Request {
+    let shown = |argument| redact_argument(argument, &request.env);
     Request {
-        command: request.command.clone(),
+        command: request.command.iter().map(shown).collect(),
         cwd: request.cwd.clone(),
         terminal: request.pty,
         stdin: request.stdin,
@@ -208,6 +212,11 @@ fn kept(request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Re
         on_exit: on_exit(request.on_exit),
         at_ms: Time::now().0,
         boot: boot.to_owned(),
+        parent: None,
+        notify: request.notify,
+        watch: request.watch.clone(),
+        heartbeat_ms: request.heartbeat_ms,
+        secrets: Secrets::of(&request.env, id),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::store::Line;
 use crate::store::format::{self, Detail, Ended, Stuck};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
+use kennel_supervisor as mind;
 
 pub(crate) fn view(run: &KeptRun) -> wire::Run {
     let started = run.started.as_ref();
@@ -26,6 +27,10 @@ pub(crate) fn view(run: &KeptRun) -> wire::Run {
         pty: request.terminal,
         stdin: request.stdin || request.terminal,
         grace_ms: request.grace_ms,
+        parent: request.parent.clone(),
+        notify: request.notify,
+        watch: request.watch.clone(),
+        heartbeat_ms: request.heartbeat_ms,
         limits: request.limits.clone(),
         requested_at: Time(request.at_ms),
         started_at: started.map(|s| Time(s.at_ms)),
@@ -76,13 +81,14 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         }
         format::Fact::Exited => Kind::Exited,
         format::Fact::Warned { .. } => Kind::Warned,
+        format::Fact::Noted(_) => Kind::Noted,
         format::Fact::Stuck => Kind::Stuck,
         format::Fact::Ended { ending: format::Ending::Lost } => Kind::Lost,
         format::Fact::Ended { .. } => Kind::Ended,
         format::Fact::ShuttingDown => Kind::ShuttingDown,
     };
     match &*line.detail {
-        Detail::Nothing | Detail::Request(_) => {}
+        Detail::Nothing | Detail::Request(_) | Detail::Matched(_) | Detail::Heartbeat(_) => {}
         Detail::Started(started) => {
             event.leader = Some(wire::Process { pid: started.leader.pid });
             event.containment = Some(started.containment.to_string());
@@ -104,6 +110,113 @@ pub(crate) fn event(line: &Line) -> wire::Event {
     event
 }
 
+/// A line of the journal as the notice it is. `None` if it is none.
+pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
+    let named = line.notice.as_ref()?;
+    let mut notice = wire::Notice {
+        seq: line.seq,
+        id: named.id.clone(),
+        run: line.run.as_deref()?.to_owned(),
+        slot: line.slot.as_deref().map(str::to_owned),
+        kind: kind_of(named.kind),
+        at: line.at,
+        quiet: named.quiet,
+        leader: None,
+        limit: None,
+        stuck_because: None,
+        survivors: Vec::new(),
+        until: None,
+        watch: None,
+        end: None,
+        proof: None,
+        usage: None,
+        tail: line.tail.as_deref().cloned(),
+        through: None,
+    };
+    match &*line.detail {
+        Detail::Nothing | Detail::Request(_) | Detail::Exited(_) | Detail::Heartbeat(_) => {}
+        Detail::Started(started) => {
+            notice.leader = Some(wire::Process { pid: started.leader.pid });
+        }
+        Detail::Limit(limit) => {
+            let (kind, used, max) = (limit.kind.clone(), limit.used, limit.max);
+            notice.limit = Some(wire::Limit { kind, used, max });
+        }
+        Detail::Stuck(stuck) => {
+            notice.stuck_because = Some(stuck.reason.clone());
+            notice.survivors = survivors_of(stuck);
+        }
+        Detail::Ended(ended) => {
+            notice.end = Some(ending_of(ended));
+            notice.proof = proof_in(ended);
+            notice.usage = usage_in(ended);
+        }
+        Detail::Matched(found) => notice.watch = match_of(&line.fact, found),
+    }
+    if let format::Fact::Noted(format::Note::RateLimited { until_ms }) = &*line.fact {
+        notice.until = until_ms.map(Time);
+    }
+    Some(notice)
+}
+
+/// What a consumer is told in the place of notices that are not kept any more.
+pub(crate) fn lagged(after: u64, through: u64) -> wire::Notice {
+    wire::Notice {
+        seq: after,
+        id: format!("lagged/{through}"),
+        run: String::new(),
+        slot: None,
+        kind: wire::NoticeKind::Lagged,
+        at: Time::now(),
+        quiet: false,
+        leader: None,
+        limit: None,
+        stuck_because: None,
+        survivors: Vec::new(),
+        until: None,
+        watch: None,
+        end: None,
+        proof: None,
+        usage: None,
+        tail: None,
+        through: Some(through),
+    }
+}
+
+fn kind_of(kind: mind::Kind) -> wire::NoticeKind {
+    match kind {
+        mind::Kind::Started => wire::NoticeKind::Started,
+        mind::Kind::LimitWarning => wire::NoticeKind::LimitWarning,
+        mind::Kind::LimitReached => wire::NoticeKind::LimitReached,
+        mind::Kind::Stuck => wire::NoticeKind::Stuck,
+        mind::Kind::Waiting => wire::NoticeKind::Waiting,
+        mind::Kind::RateLimited => wire::NoticeKind::RateLimited,
+        mind::Kind::WatchMatch => wire::NoticeKind::WatchMatch,
+        mind::Kind::Heartbeat => wire::NoticeKind::Heartbeat,
+        mind::Kind::Ended => wire::NoticeKind::Ended,
+        mind::Kind::Settled => wire::NoticeKind::Settled,
+    }
+}
+
+fn usage_in(ended: &Ended) -> Option<wire::Usage> {
+    match ended {
+        Ended::Recorded(end) => usage_of(end.usage.as_deref()?),
+        Ended::NeverStarted { .. } => None,
+    }
+}
+
+fn match_of(fact: &format::Fact, found: &format::Matched) -> Option<wire::WatchMatch> {
+    let format::Fact::Noted(format::Note::Matched { through, .. }) = fact else { return None };
+    Some(wire::WatchMatch {
+        pattern: found.pattern.clone(),
+        stream: found.stream.clone(),
+        through: *through,
+        line: found.line.clone(),
+        seen: found.seen,
+        left_out: found.left_out,
+    })
+}
+
 /// What readers are told in the place of lines that are not kept any more.
 pub(crate) fn removed(through: u64) -> wire::Event {
     let line = Line {
@@ -113,6 +226,8 @@ pub(crate) fn removed(through: u64) -> wire::Event {
         slot: None,
         fact: std::sync::Arc::new(format::Fact::ShuttingDown),
         detail: std::sync::Arc::new(Detail::Nothing),
+        notice: None,
+        tail: None,
     };
     let kind = wire::EventKind::Removed;
     wire::Event { kind, through: Some(through), ..event(&line) }

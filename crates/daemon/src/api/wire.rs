@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use crate::tail::{Tail, Tails};
 use crate::text::Text;
 use crate::time::Time;
 
@@ -58,6 +59,59 @@ pub struct RunRequest {
     /// What happens to the rest when the leader exits.
     #[serde(default)]
     pub on_exit: OnExit,
+    /// When to tell of its end.
+    #[serde(default)]
+    pub notify: Notify,
+    /// What to look for in its output.
+    #[serde(default)]
+    pub watch: Vec<Watch>,
+    /// Tell what it wrote lately so often, in milliseconds, if it wrote something; 1 s at least.
+    #[serde(default)]
+    pub heartbeat_ms: Option<u64>,
+}
+
+/// When the end of a run is told. It is kept in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Notify {
+    /// However it ends.
+    #[default]
+    Always,
+    /// Unless it exits by itself with 0.
+    Failure,
+    /// Only if it exits by itself with 0.
+    Success,
+    /// Unless somebody stopped or killed it.
+    UnlessStopped,
+    /// Not at all, nor anything else about it.
+    Never,
+}
+
+/// Something to look for in a run's output, from its first byte on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// A regular expression, tried on whole lines.
+    pub pattern: String,
+    /// Which of the lines that match are told.
+    #[serde(default)]
+    pub mode: WatchMode,
+    /// With `threshold`: how many lines have to match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<u32>,
+}
+
+/// Which of the lines that match are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WatchMode {
+    /// Every one, as far as they are not too many; the rest is counted.
+    #[default]
+    Every,
+    /// The first.
+    Once,
+    /// The one that makes them as many as the threshold, once.
+    Threshold,
 }
 
 /// What happens to the rest of a cohort when its leader exits by itself.
@@ -151,6 +205,18 @@ pub struct Run {
     pub stdin: bool,
     /// Time between asking it to end and forcing it, in milliseconds.
     pub grace_ms: u64,
+    /// The run whose agent asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// When its end is told.
+    #[serde(default)]
+    pub notify: Notify,
+    /// What is looked for in its output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<Watch>,
+    /// How often it is told what it wrote lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
     /// Bounds on it.
     pub limits: Limits,
     /// When it was asked for.
@@ -454,6 +520,8 @@ pub enum EventKind {
     Exited,
     /// It came near a limit. Once for each; `meter` says that its counting has failed.
     Warned,
+    /// Something else about it was told: `GET /v1/notices` says what.
+    Noted,
     /// Somebody of it is left, or it cannot be looked at.
     Stuck,
     /// Nobody can account for it. Its slot stays taken.
@@ -473,6 +541,138 @@ pub struct Stop {
     pub force: bool,
     /// Time between asking and forcing; its own if not said.
     pub grace_ms: Option<u64>,
+}
+
+/// A fact that deserves telling.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Notice {
+    /// Its place in the journal: what `ack` takes.
+    pub seq: u64,
+    /// `RUN/KIND/N`: the same for ever, so that who is told twice can know it.
+    pub id: String,
+    /// Whose.
+    pub run: String,
+    /// Its slot.
+    pub slot: Option<String>,
+    /// What it is about.
+    pub kind: NoticeKind,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Time,
+    /// True if the run's own filter keeps it from those who do not ask for all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quiet: bool,
+    /// With `started`: the leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Process>,
+    /// With `limit_warning` and `limit_reached`: the limit. `meter` says that counting has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// With `stuck`: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck_because: Option<String>,
+    /// With `stuck`: the first of those who are left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub survivors: Vec<Survivor>,
+    /// With `rate_limited`: until when, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Time>,
+    /// With `watch_match`: what was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<WatchMatch>,
+    /// With `ended` and `settled`: how, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// With `ended` and `settled`: the evidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<ProofView>,
+    /// With `ended`: what it used, as far as somebody counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// With `ended`: the end of its output. With `heartbeat`: of what is new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tails>,
+    /// With `lagged`: notices up to this number are not kept any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<u64>,
+}
+
+/// What a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeKind {
+    /// The program runs.
+    Started,
+    /// The run comes near a limit. Once for each.
+    LimitWarning,
+    /// A limit has ended the run; the end itself is the next notice.
+    LimitReached,
+    /// Somebody is left after a stop, or the run cannot be looked at.
+    Stuck,
+    /// The agent waits for its user.
+    Waiting,
+    /// The agent's provider takes no more for a while.
+    RateLimited,
+    /// The output had what was watched for.
+    WatchMatch,
+    /// It goes on, and this is what it wrote lately.
+    Heartbeat,
+    /// It is over. Exactly one for each run.
+    Ended,
+    /// It was lost, and now its death is proven: its slot is free.
+    Settled,
+    /// Not a notice itself: some were removed before this consumer came for them.
+    Lagged,
+}
+
+/// What was found in a run's output.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WatchMatch {
+    /// The pattern, as it was asked for.
+    pub pattern: String,
+    /// Which stream.
+    pub stream: String,
+    /// The offset behind the line.
+    pub through: u64,
+    /// The line, without credentials, cut if it is long.
+    pub line: String,
+    /// How many lines this pattern has matched so far.
+    pub seen: u64,
+    /// Matches of the run since the last one told that were left out for being too many.
+    pub left_out: u64,
+}
+
+/// Some notices.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Notices {
+    /// Oldest first.
+    pub notices: Vec<Notice>,
+    /// What to ask for next.
+    pub next: u64,
+}
+
+/// Who reads notices.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Consumer {
+    /// Its name.
+    pub name: String,
+    /// It has read everything up to this number.
+    pub acked: u64,
+    /// When it last said so.
+    #[schema(value_type = String, format = DateTime)]
+    pub acked_at: Time,
+    /// Notices it has still to read. Counted for a list of consumers alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<u64>,
+}
+
+/// Says how far a consumer has read.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckRequest {
+    /// Everything up to this number.
+    pub seq: u64,
 }
 
 /// Some of the journal.

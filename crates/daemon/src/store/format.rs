@@ -10,7 +10,9 @@ use kennel_process::{End, ExitStatus, LimitReached, OnExit, StartFailure, Starte
 use kennel_supervisor as mind;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::Limits;
+use crate::api::wire::{Limits, Notify, Watch};
+use crate::redact::Secrets;
+use crate::tail::Offsets;
 use crate::text::Text;
 
 /// A fact as it is written.
@@ -21,6 +23,8 @@ pub(crate) enum Fact {
         slot: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worktree: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<String>,
     },
     Started,
     Stopping {
@@ -30,11 +34,23 @@ pub(crate) enum Fact {
     Warned {
         limit: String,
     },
+    Noted(Note),
     Stuck,
     Ended {
         ending: Ending,
     },
     ShuttingDown,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Note {
+    LimitReached(String),
+    Works,
+    Waits,
+    RateLimited { until_ms: Option<u64> },
+    Matched { stream: u8, through: u64, pattern: u16 },
+    Heartbeat(u32),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +79,22 @@ pub(crate) enum Detail {
     Limit(LimitReached),
     Stuck(Arc<Stuck>),
     Ended(Arc<Ended>),
+    Matched(Arc<Matched>),
+    Heartbeat(Offsets),
+}
+
+/// What a watched line was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Matched {
+    /// The pattern, as it was asked for.
+    pub(crate) pattern: String,
+    pub(crate) stream: String,
+    /// The line, without credentials, cut if it is long.
+    pub(crate) line: String,
+    /// How many lines this pattern has matched so far.
+    pub(crate) seen: u64,
+    /// Matches since the last one told that were left out for being too many.
+    pub(crate) left_out: u64,
 }
 
 impl Detail {
@@ -95,6 +127,18 @@ pub(crate) struct Request {
     /// lost it with the machine, and not to somebody's hands.
     #[serde(default)]
     pub(crate) boot: String,
+    /// The run whose agent asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<String>,
+    #[serde(default)]
+    pub(crate) notify: Notify,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) watch: Vec<Watch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeat_ms: Option<u64>,
+    /// What of its environment is not to be told.
+    #[serde(default, skip_serializing_if = "Secrets::is_empty")]
+    pub(crate) secrets: Secrets,
 }
 
 impl Request {
@@ -165,6 +209,7 @@ impl From<&mind::Fact> for Fact {
             mind::Fact::Admitted { claim, .. } => Self::Admitted {
                 slot: claim.slot.as_str().to_owned(),
                 worktree: claim.worktree.as_ref().map(|w| w.as_str().to_owned()),
+                parent: claim.parent.as_ref().map(|run| run.as_str().to_owned()),
             },
             mind::Fact::Started(_) => Self::Started,
             mind::Fact::Stopping { stop, .. } => Self::Stopping {
@@ -175,6 +220,7 @@ impl From<&mind::Fact> for Fact {
             },
             mind::Fact::Exited(_) => Self::Exited,
             mind::Fact::Warned { limit, .. } => Self::Warned { limit: limit.to_string() },
+            mind::Fact::Noted { note, .. } => Self::Noted(note.into()),
             mind::Fact::Stuck(_) => Self::Stuck,
             mind::Fact::Ended { ending, .. } => Self::Ended {
                 ending: match ending {
@@ -188,16 +234,49 @@ impl From<&mind::Fact> for Fact {
     }
 }
 
+impl From<&mind::Note> for Note {
+    fn from(note: &mind::Note) -> Self {
+        match note {
+            mind::Note::LimitReached(limit) => Self::LimitReached(limit.to_string()),
+            mind::Note::Doing(mind::Doing::Works) => Self::Works,
+            mind::Note::Doing(mind::Doing::Waits) => Self::Waits,
+            mind::Note::Doing(mind::Doing::RateLimited { until_ms }) => {
+                Self::RateLimited { until_ms: *until_ms }
+            }
+            mind::Note::Matched(mind::Match { stream, through, pattern }) => {
+                Self::Matched { stream: *stream, through: *through, pattern: *pattern }
+            }
+            mind::Note::Heartbeat(n) => Self::Heartbeat(*n),
+        }
+    }
+}
+
+impl From<Note> for mind::Note {
+    fn from(note: Note) -> Self {
+        match note {
+            Note::LimitReached(limit) => Self::LimitReached(limit.into()),
+            Note::Works => Self::Doing(mind::Doing::Works),
+            Note::Waits => Self::Doing(mind::Doing::Waits),
+            Note::RateLimited { until_ms } => Self::Doing(mind::Doing::RateLimited { until_ms }),
+            Note::Matched { stream, through, pattern } => {
+                Self::Matched(mind::Match { stream, through, pattern })
+            }
+            Note::Heartbeat(n) => Self::Heartbeat(n),
+        }
+    }
+}
+
 impl Fact {
     /// The fact as the mind knows it, of this run.
     pub(crate) fn of(self, run: &str) -> mind::Fact {
         let run = mind::RunId::from(run);
         match self {
-            Self::Admitted { slot, worktree } => mind::Fact::Admitted {
+            Self::Admitted { slot, worktree, parent } => mind::Fact::Admitted {
                 run,
                 claim: mind::Claim {
                     slot: slot.as_str().into(),
                     worktree: worktree.as_deref().map(Into::into),
+                    parent: parent.as_deref().map(Into::into),
                 },
             },
             Self::Started => mind::Fact::Started(run),
@@ -210,6 +289,7 @@ impl Fact {
             },
             Self::Exited => mind::Fact::Exited(run),
             Self::Warned { limit } => mind::Fact::Warned { run, limit: limit.into() },
+            Self::Noted(note) => mind::Fact::Noted { run, note: note.into() },
             Self::Stuck => mind::Fact::Stuck(run),
             Self::Ended { ending } => mind::Fact::Ended {
                 run,
@@ -244,6 +324,13 @@ mod tests {
             r#"{"ended":{"ending":"dead"}}"#,
             r#"{"ended":{"ending":"lost"}}"#,
             r#""shutting_down""#,
+            r#"{"admitted":{"slot":"s","parent":"r0"}}"#,
+            r#"{"noted":{"limit_reached":"wall"}}"#,
+            r#"{"noted":"works"}"#,
+            r#"{"noted":"waits"}"#,
+            r#"{"noted":{"rate_limited":{"until_ms":5}}}"#,
+            r#"{"noted":{"matched":{"stream":1,"through":9,"pattern":0}}}"#,
+            r#"{"noted":{"heartbeat":3}}"#,
         ] {
             let fact = serde_json::from_str::<Fact>(text).unwrap().of("r");
             assert_eq!(serde_json::to_string(&Fact::from(&fact)).unwrap(), text);

@@ -86,7 +86,12 @@ impl KeptRun {
             Detail::Started(started) => run.started = Some(started.clone()),
             Detail::Stuck(stuck) => run.stuck = Some(stuck.clone()),
             Detail::Ended(ended) => run.ended = Some(ended.clone()),
-            Detail::Nothing | Detail::Exited(_) | Detail::Limit(_) | Detail::Request(_) => {}
+            Detail::Nothing
+            | Detail::Exited(_)
+            | Detail::Limit(_)
+            | Detail::Request(_)
+            | Detail::Matched(_)
+            | Detail::Heartbeat(_) => {}
         }
         run
     }

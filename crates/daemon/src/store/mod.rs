@@ -4,6 +4,7 @@
 //! that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
 //! unique indexes refuse what the mind must not do.
 
+pub(crate) mod consumer;
 pub(crate) mod format;
 pub(crate) mod kept;
 mod read;
@@ -19,10 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kennel_supervisor as mind;
 use rusqlite::Connection;
 
+use crate::notice::Named;
+use crate::tail::Tails;
 use crate::time::Time;
+use consumer::{Consumer, Place};
 use format::Detail;
 use kept::{KeptRun, Standing};
-pub(crate) use read::{Line, Lines, Meant, Page};
+pub(crate) use read::{Line, Lines, Meant, Page, Wanted};
 pub(crate) use schema::unfit_file_system;
 pub(crate) use write::Writer;
 
@@ -40,6 +44,10 @@ pub(crate) struct Entry {
     /// Where the run of the fact stands afterwards.
     pub(crate) state: Standing,
     pub(crate) at: Time,
+    /// What it is told as, if it is.
+    pub(crate) notice: Option<Named>,
+    /// The end of the run's output, if it is told with one.
+    pub(crate) tail: Option<Arc<Tails>>,
 }
 
 /// What was in the store when it was opened.
@@ -90,6 +98,33 @@ impl Store {
     /// The journal after a line, oldest first.
     pub(crate) async fn lines(&self, after: u64, limit: usize) -> Result<Lines, StoreError> {
         self.read(move |c| read::lines(c, after, limit)).await
+    }
+
+    /// The notices after a line, oldest first.
+    pub(crate) async fn notices(&self, wanted: Wanted) -> Result<Lines, StoreError> {
+        self.read(move |c| read::notices(c, &wanted)).await
+    }
+
+    /// The newest notices, oldest of them first.
+    pub(crate) async fn last_notices(&self, wanted: Wanted) -> Result<Lines, StoreError> {
+        self.read(move |c| read::last_notices(c, &wanted)).await
+    }
+
+    /// The lines of one run that are notices of one kind, oldest first.
+    pub(crate) async fn noted(&self, run: &str, kind: &str) -> Result<Vec<Line>, StoreError> {
+        let (run, kind) = (run.to_owned(), kind.to_owned());
+        self.read(move |c| read::noted(c, &run, &kind)).await
+    }
+
+    /// Who reads the journal.
+    pub(crate) async fn consumers(&self) -> Result<Vec<Consumer>, StoreError> {
+        self.read(consumer::list).await
+    }
+
+    /// How far the consumer of this name has come.
+    pub(crate) async fn place(&self, name: &str) -> Result<Option<Place>, StoreError> {
+        let name = name.to_owned();
+        self.read(move |c| consumer::by_name(c, &name)).await
     }
 
     /// What SQLite finds wrong with the file, if anything.
@@ -275,13 +310,21 @@ mod tests {
             grace_ms: 1,
             on_exit: kennel_process::OnExit::Sweep,
             at_ms: 1,
+            parent: None,
+            notify: Default::default(),
+            watch: Vec::new(),
+            heartbeat_ms: None,
+            secrets: Default::default(),
         };
-        let claim = mind::Claim { slot: slot.into(), worktree: worktree.map(Into::into) };
+        let worktree = worktree.map(Into::into);
+        let claim = mind::Claim { slot: slot.into(), worktree, parent: None };
         Entry {
             fact: mind::Fact::Admitted { run: run.into(), claim },
             detail: Detail::Request(Arc::new(request)),
             state: Standing::Starting,
             at: Time(1),
+            notice: None,
+            tail: None,
         }
     }
 
@@ -297,6 +340,8 @@ mod tests {
             detail: Detail::Ended(Arc::new(ended)),
             state,
             at: Time(2),
+            notice: None,
+            tail: None,
         }
     }
 

@@ -7,12 +7,20 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::format;
 use super::kept::{KeptRun, Standing};
+use crate::notice::Named;
+use crate::tail::Tails;
 use crate::time::Time;
 
 /// The most candidates an ambiguous prefix lists.
 const MAX_CANDIDATES: usize = 10;
 
 const COLUMNS: &str = "SELECT id, slot, state, request, started, stuck, ended FROM run";
+
+const LINES: &str = "SELECT seq, at_ms, journal.run, slot, fact, detail, notice, quiet, tail \
+     FROM journal LEFT JOIN run ON run.id = journal.run";
+
+const WANTED: &str = "notice IS NOT NULL AND seq > ?1 AND (?2 IS NULL OR journal.run = ?2) \
+     AND (?3 OR quiet = 0)";
 
 /// Which run somebody means.
 #[derive(Debug)]
@@ -39,6 +47,30 @@ pub(crate) struct Line {
     pub(crate) slot: Option<Arc<str>>,
     pub(crate) fact: Arc<format::Fact>,
     pub(crate) detail: Arc<format::Detail>,
+    pub(crate) notice: Option<Arc<Named>>,
+    pub(crate) tail: Option<Arc<Tails>>,
+}
+
+/// Which notices somebody wants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Those after this line.
+    pub(crate) after: u64,
+    pub(crate) limit: usize,
+    /// Quiet ones too.
+    pub(crate) quiet: bool,
+    /// Those of this run alone.
+    pub(crate) run: Option<Arc<str>>,
+}
+
+impl Wanted {
+    /// True if a line is one of them.
+    pub(crate) fn has(&self, line: &Line) -> bool {
+        let told = |notice: &Arc<Named>| self.quiet || !notice.quiet;
+        line.seq > self.after
+            && line.notice.as_ref().is_some_and(told)
+            && self.run.as_ref().is_none_or(|run| line.run.as_ref() == Some(run))
+    }
 }
 
 /// Some of the journal, and what is not there any more.
@@ -118,10 +150,54 @@ pub(super) fn meant_by(connection: &Connection, name: &str) -> rusqlite::Result<
 /// Lines after a number, oldest first.
 pub(super) fn lines(connection: &Connection, after: u64, limit: usize) -> rusqlite::Result<Lines> {
     let through = removed_through(connection)?;
-    let sql = "SELECT seq, at_ms, journal.run, slot, fact, detail FROM journal \
-         LEFT JOIN run ON run.id = journal.run WHERE seq > ? ORDER BY seq LIMIT ?";
+    let sql = format!("{LINES} WHERE seq > ? ORDER BY seq LIMIT ?");
+    let lines = query_lines(connection, &sql, params![after as i64, limit as i64])?;
+    Ok(Lines { lines, removed_through: (after < through).then_some(through) })
+}
+
+/// Notices after a number, oldest first.
+pub(super) fn notices(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Lines> {
+    let through = removed_through(connection)?;
+    let sql = format!("{LINES} WHERE {WANTED} ORDER BY seq LIMIT ?4");
+    let lines = query_notices(connection, &sql, wanted)?;
+    Ok(Lines { lines, removed_through: (wanted.after < through).then_some(through) })
+}
+
+/// The newest notices, oldest of them first.
+pub(super) fn last_notices(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Lines> {
+    let sql = format!("{LINES} WHERE {WANTED} ORDER BY seq DESC LIMIT ?4");
+    let mut lines = query_notices(connection, &sql, wanted)?;
+    lines.reverse();
+    Ok(Lines { lines, removed_through: None })
+}
+
+/// Notices of one kind of one run, by their names, which begin with both.
+pub(super) fn noted(connection: &Connection, run: &str, kind: &str) -> rusqlite::Result<Vec<Line>> {
+    let sql = format!(
+        "{LINES} WHERE notice >= ?1 AND notice < ?1 || char(0x10ffff) AND journal.run = ?2 \
+         ORDER BY seq"
+    );
+    query_lines(connection, &sql, params![format!("{run}/{kind}/"), run])
+}
+
+fn query_notices(
+    connection: &Connection,
+    sql: &str,
+    wanted: &Wanted,
+) -> rusqlite::Result<Vec<Line>> {
+    let Wanted { after, limit, quiet, run } = wanted;
+    query_lines(connection, sql, params![*after as i64, run, quiet, *limit as i64])
+}
+
+fn query_lines(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<Line>> {
     let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(params![after as i64, limit as i64], |row| {
+    let rows = statement.query_map(params, |row| {
+        let notice: Option<String> = row.get(6)?;
+        let quiet = row.get(7)?;
         Ok(Line {
             seq: row.get::<_, i64>(0)? as u64,
             at: Time(row.get::<_, i64>(1)? as u64),
@@ -129,10 +205,11 @@ pub(super) fn lines(connection: &Connection, after: u64, limit: usize) -> rusqli
             slot: row.get(3)?,
             fact: Arc::new(json(row, 4)?),
             detail: Arc::new(json(row, 5)?),
+            notice: notice.and_then(|id| Named::kept(id, quiet)).map(Arc::new),
+            tail: maybe_json(row, 8)?,
         })
     })?;
-    let lines = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(Lines { lines, removed_through: (after < through).then_some(through) })
+    rows.collect()
 }
 
 fn removed_through(connection: &Connection) -> rusqlite::Result<u64> {

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use kennel_supervisor as mind;
 
+use super::consumer::{self, Ack, Place};
 use super::format::{self, Detail};
 use super::kept::Standing;
 use super::retention::{self, Bounds};
@@ -20,6 +21,18 @@ impl Writer {
     /// Makes facts durable, all or none, and returns the number of the first.
     pub(crate) fn commit(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
         in_one(&mut self.0, |tx| write(tx, entries)).map_err(StoreError::to("write the journal"))
+    }
+
+    /// Keeps a consumer, and how far it has read: never less than it has said before.
+    pub(crate) fn acknowledge(&mut self, ack: &Ack) -> Result<Place, StoreError> {
+        in_one(&mut self.0, |tx| consumer::acknowledge(tx, ack))
+            .map_err(StoreError::to("keep what was read"))
+    }
+
+    /// Forgets a consumer. True if there was one.
+    pub(crate) fn forget_consumer(&mut self, name: &str) -> Result<bool, StoreError> {
+        in_one(&mut self.0, |tx| consumer::forget(tx, name))
+            .map_err(StoreError::to("forget a consumer"))
     }
 
     /// Removes what is old, and names the runs whose directories are nobody's now.
@@ -50,8 +63,21 @@ fn write(tx: &Transaction<'_>, entries: &[Entry]) -> rusqlite::Result<u64> {
         }
         let fact = text(&format::Fact::from(&entry.fact))?;
         let detail = text(&entry.detail.of_a_line())?;
-        tx.prepare_cached("INSERT INTO journal (at_ms, run, fact, detail) VALUES (?, ?, ?, ?)")?
-            .execute(params![entry.at.0 as i64, run, fact, detail])?;
+        let (id, quiet) = entry.notice.as_ref().map(|n| (n.id.as_str(), n.quiet)).unzip();
+        let tail = entry.tail.as_ref().map(|tail| text(&**tail)).transpose()?;
+        tx.prepare_cached(
+            "INSERT INTO journal (at_ms, run, fact, detail, notice, quiet, tail) \
+             VALUES (?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            entry.at.0 as i64,
+            run,
+            fact,
+            detail,
+            id,
+            quiet.unwrap_or(false),
+            tail
+        ])?;
         first.get_or_insert(tx.last_insert_rowid() as u64);
     }
     Ok(first.unwrap_or(0))
@@ -89,7 +115,12 @@ fn update_run(tx: &Transaction<'_>, run: &str, entry: &Entry) -> rusqlite::Resul
                 .execute(params![state, text(ended)?, at, run])?;
             return Ok(());
         }
-        Detail::Nothing | Detail::Exited(_) | Detail::Limit(_) | Detail::Request(_) => {
+        Detail::Nothing
+        | Detail::Exited(_)
+        | Detail::Limit(_)
+        | Detail::Request(_)
+        | Detail::Matched(_)
+        | Detail::Heartbeat(_) => {
             tx.prepare_cached("UPDATE run SET state = ? WHERE id = ?")?
                 .execute(params![state, run])?;
             return Ok(());
