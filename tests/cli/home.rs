@@ -178,6 +178,11 @@ impl Home {
             let gone = stat.as_deref().is_none_or(|s| s.contains(") Z "));
             gone.then_some(())
         });
+        // A thread of it that waits for the disk holds its files a while longer.
+        until("its lock is free", || {
+            let lock = fs::File::open(self.state().join("lock")).ok()?;
+            lock.try_lock().ok()
+        });
     }
 
     /// Kills the keeper of a run without a word.

@@ -45,7 +45,8 @@ impl Secrets {
                 of.push(found);
             }
         }
-        Self { key, of }
+        // The same as what is read back where nothing was kept.
+        if of.is_empty() { Self::default() } else { Self { key, of } }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
