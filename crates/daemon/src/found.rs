@@ -166,6 +166,9 @@ fn unknown_request() -> Request {
         on_exit: OnExit::Sweep,
         at_ms: Time::now().0,
         boot: String::new(),
+        agent: None,
+        limits_from: Default::default(),
+        notes: Vec::new(),
     }
 }
 

@@ -14,6 +14,7 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+pub mod config;
 mod event_loop;
 mod feed;
 mod found;
@@ -29,6 +30,7 @@ mod serve;
 mod store;
 mod text;
 mod time;
+pub mod units;
 
 pub use api::wire;
 pub use home::{Home, HomeError};

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App, listen};
+use crate::config::settings::Settings;
 use crate::event_loop::{self, EventLoop, Inbox};
 use crate::feed::Feed;
 use crate::found::Finder;
@@ -126,6 +127,7 @@ async fn serve_until_told(
         leaving: left.clone(),
         writers: Default::default(),
         talks: Default::default(),
+        settings: Settings::of(home),
         boot,
         started_at: Time::now(),
         room,

@@ -12,6 +12,7 @@ mod input;
 mod limits;
 pub(crate) mod listen;
 mod output;
+mod plan;
 mod runs;
 mod start;
 mod usage;
@@ -33,6 +34,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
@@ -69,6 +71,7 @@ pub(crate) struct App {
     pub(crate) started_at: Time,
     pub(crate) room: usize,
     pub(crate) talks: Talks,
+    pub(crate) settings: Settings,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

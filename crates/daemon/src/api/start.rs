@@ -20,6 +20,7 @@ use kennel_process::{
 use kennel_supervisor::{Claim, Event, Refusal};
 
 use super::error::ApiError;
+use super::plan::{Planned, digest, plan};
 use super::view::view;
 use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
@@ -53,15 +54,21 @@ pub(super) async fn start(
         }
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
-    let (claim, worktree) = claim(&id, &request)?;
-    limits::check(&request.limits)?;
-    let format = limits::format_of(&request)?;
-    let unenforceable = limits::unenforceable(&request, format);
-    let kept = Arc::new(kept(&request, worktree.as_ref(), &app.boot));
     let again = request.id.is_some();
-    let mut spec = spec(run, request, worktree)?;
+    limits::check(&request.limits)?;
+    // Before its files are looked at: they may have changed since, and the run is what it was.
+    if again && let Some(known) = app.asked_by_agent(&id, &request).await? {
+        return app.started(&known.id).await;
+    }
+    let planned = plan(&app, request).await?;
+    let (claim, worktree) = claim(&id, &planned.request)?;
+    let format = limits::format_of(&planned.request)?;
+    let unenforceable = limits::unenforceable(&planned.request, format);
+    let kept = Arc::new(kept(&planned, worktree.as_ref(), &app.boot));
+    let mut spec = spec(run, planned.request, worktree)?;
+    spec.ask = planned.gentle_signal.unwrap_or(spec.ask);
     spec.label = label(&claim, &kept);
-    limits::count(&mut spec, &kept.limits, format, &app.home)?;
+    limits::count(&mut spec, &kept, format, &app.home)?;
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
@@ -108,6 +115,24 @@ impl App {
             Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim, None)),
             None => Ok(None),
         }
+    }
+
+    /// The run of this id, if it is of an agent and was asked for before in the same words.
+    async fn asked_by_agent(
+        &self,
+        id: &str,
+        request: &wire::RunRequest,
+    ) -> Result<Option<KeptRun>, ApiError> {
+        if request.agent.is_none() {
+            return Ok(None);
+        }
+        let known = match self.live.get(id) {
+            Some(run) => Some(run),
+            None => self.store.run(id).await?,
+        };
+        let asked = digest(request)?;
+        let same = |run: &KeptRun| run.request.agent.as_ref().is_some_and(|a| a.asked == asked);
+        Ok(known.filter(same))
     }
 
     /// Waits until a run that was admitted has started, and tells of it.
@@ -178,11 +203,13 @@ fn worktree(dir: &Path) -> Result<(String, String), ApiError> {
 /// out if it is too long to be kept there, as few commands are.
 fn label(claim: &Claim, request: &Request) -> Option<String> {
     let mut label = Label::of(claim, request);
+    label.request.notes.clear();
     let fits = |json: &String| json.len() <= MAX_LABEL_BYTES;
     if let Some(json) = serde_json::to_string(&label).ok().filter(fits) {
         return Some(json);
     }
     label.request.command.truncate(1);
+    label.request.limits_from.clear();
     serde_json::to_string(&label).ok().filter(fits)
 }
 
@@ -195,7 +222,8 @@ fn check_slot(slot: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn kept(request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Request {
+fn kept(planned: &Planned, worktree: Option<&String>, boot: &str) -> Request {
+    let request = &planned.request;
     Request {
         command: request.command.clone(),
         cwd: request.cwd.clone(),
@@ -208,6 +236,9 @@ fn kept(request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Re
         on_exit: on_exit(request.on_exit),
         at_ms: Time::now().0,
         boot: boot.to_owned(),
+        agent: planned.agent.clone(),
+        limits_from: planned.limits_from.clone(),
+        notes: planned.notes.clone(),
     }
 }
 
