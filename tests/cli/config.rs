@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use kennel_tests::until;
 use serde_json::Value;
@@ -290,7 +291,7 @@ fn two_repositories_have_an_agent_of_the_same_name_and_the_user_a_third() {
     assert_eq!(pids(&["--agent", "a", "-C", text(&one)]), Some(11.0));
     assert_eq!(pids(&["--agent", "a", "-C", text(&two), "--slot", "two"]), Some(22.0));
     assert_eq!(pids(&["--agent", "a", "--slot", "three"]), Some(33.0));
-    // The user's own need no trust, also in a repository that is not trusted and has none of theirs.
+    // The user's own need no trust, also in a repository that is not trusted and has none of them.
     home.ok(&["trust", "--revoke", text(&two)]);
     assert_eq!(pids(&["--agent", "own", "-C", text(&two)]), Some(34.0));
     let (code, words) = refused(&home, &["--agent", "a", "-C", text(&two), "--slot", "four"]);
@@ -366,6 +367,44 @@ fn a_client_is_given_a_session_and_its_stream_is_counted() {
     assert!(!told.contains("--session-id"), "{told}");
     let (code, words) = refused(&home, &["--agent", "c", "-C", text(&dir)]);
     assert!(code == "bad_request" && words.contains("no prompt"), "{code}: {words}");
+    home.check();
+}
+
+#[test]
+fn as_many_of_an_agent_live_as_its_profile_says_however_many_are_asked_for_at_once() {
+    const MOST: usize = 3;
+    const ASKED: usize = 8;
+    let home = Home::new();
+    let more = format!("max_instances = {MOST}\ngrace = \"100ms\"");
+    let dir = repository(&home, "repo", &agent("a", &more));
+    home.ok(&["trust", text(&dir)]);
+    home.ok(&["ps"]);
+    let mut asked = Vec::new();
+    for n in 0..ASKED {
+        let own = format!("own-{n}");
+        let mut args = vec!["--json", "run", "-d", "--agent", "a", "-C", text(&dir)];
+        // Half of them in slots of their own: that is no way around it.
+        if n % 2 == 0 {
+            args.extend(["--slot", &own]);
+        }
+        asked.push(home.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn());
+    }
+    let mut codes = Vec::new();
+    for child in asked {
+        let said = Said::of(&child.expect("it runs").wait_with_output().expect("it is ours"));
+        codes.push(if said.code == 0 { "started".into() } else { error(&said)["code"].clone() });
+    }
+    let started = codes.iter().filter(|code| **code == "started").count();
+    assert_eq!(started, MOST, "{codes:?}");
+    assert!(codes.iter().all(|code| code == "started" || code == "agent_busy"), "{codes:?}");
+    // Room that is given back is found again, in the first slot that is free.
+    for run in home.all_runs().iter().filter(|run| run["state"] != "dead") {
+        home.ok(&["kill", run["id"].as_str().expect("text")]);
+    }
+    for slot in ["a", "a.2", "a.3"] {
+        let run = home.start(&["--agent", "a", "-C", text(&dir)]);
+        assert_eq!(home.show(&run)["slot"], slot);
+    }
     home.check();
 }
 

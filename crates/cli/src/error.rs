@@ -56,6 +56,7 @@ impl Failure {
             | "host_full"
             | "limit_not_enforceable"
             | "limit_above_cap"
+            | "agent_busy"
             | "config_untrusted"
             | "config_invalid"
             | "shutting_down"

@@ -128,6 +128,7 @@ async fn serve_until_told(
         writers: Default::default(),
         talks: Default::default(),
         settings: Settings::of(home),
+        agent_starts: Default::default(),
         boot,
         started_at: Time::now(),
         room,

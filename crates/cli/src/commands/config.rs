@@ -165,8 +165,8 @@ pub(crate) struct ConfigArgs {
 enum What {
     /// Say what is wrong with your config.toml and with the kennel.toml of a repository.
     ///
-    /// Each problem has its file, its line, its key, and the key that was probably meant. Exits with
-    /// 1 if there is any.
+    /// Each problem has its file, its line, its key, and the key that was probably meant. Exits
+    /// with 1 if there is any.
     Check {
         /// A directory in the repository.
         #[arg(default_value = ".")]

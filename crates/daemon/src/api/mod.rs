@@ -29,7 +29,7 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -72,6 +72,8 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) settings: Settings,
+    /// Held by the start of an agent until it is admitted or refused.
+    pub(crate) agent_starts: Arc<Mutex<()>>,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

@@ -17,7 +17,9 @@ use crate::config::merge::{Source, merge};
 use crate::config::settings::{ConfigError, Found, InForce, Settings};
 use crate::config::trust::sha256;
 use crate::config::{Agent, Starts};
+use crate::live::Live;
 use crate::store::format::AgentOf;
+use crate::store::kept::KeptRun;
 use crate::text::Text;
 
 /// A request as it is carried out, and where that came from.
@@ -25,6 +27,8 @@ use crate::text::Text;
 pub(super) struct Planned {
     pub(super) request: wire::RunRequest,
     pub(super) agent: Option<AgentOf>,
+    /// How many of that agent may live at once.
+    max_instances: Option<u32>,
     /// What asks it to end, if its profile says so.
     pub(super) gentle_signal: Option<Signal>,
     pub(super) limits_from: BTreeMap<String, String>,
@@ -70,7 +74,14 @@ fn plain(now: &InForce, mut request: wire::RunRequest) -> Result<Planned, ApiErr
     request.limits = merged.limits;
     over(&mut request.env, std::mem::take(&mut request.set_env));
     let (limits_from, notes) = (merged.from, now.notes.clone());
-    Ok(Planned { request, agent: None, gentle_signal: None, limits_from, notes })
+    Ok(Planned {
+        request,
+        agent: None,
+        max_instances: None,
+        gentle_signal: None,
+        limits_from,
+        notes,
+    })
 }
 
 fn by_agent(
@@ -93,7 +104,6 @@ fn by_agent(
     let command = command.map_err(|why| ApiError::bad_request(format!("agent {name}: {why}")))?;
     request.command = command.into_iter().map(|word| Text(word.into())).collect();
     request.format = request.format.or_else(|| format_of(&agent));
-    request.slot.get_or_insert_with(|| agent.name.clone());
     let grace = agent.grace.map(|grace| grace.as_millis() as u64);
     request.grace_ms = request.grace_ms.or(grace);
     let env = agent.env.iter().map(|(name, value)| (Text(name.into()), Text(value.into())));
@@ -110,10 +120,35 @@ fn by_agent(
     Ok(Planned {
         request,
         agent: Some(AgentOf { name: agent.name, file, asked }),
+        max_instances: agent.max_instances,
         gentle_signal: Some(agent.gentle_signal),
         limits_from: merged.from,
         notes,
     })
+}
+
+impl Planned {
+    /// Finds room for one more of an agent: its first slot that is free, if none was asked for.
+    /// Called by one start at a time, until that is admitted: else two would find the same room.
+    pub(super) fn find_room(&mut self, live: &Live) -> Result<(), ApiError> {
+        let Some(AgentOf { name, file, .. }) = &self.agent else { return Ok(()) };
+        let is_one = |run: &KeptRun| {
+            run.request.agent.as_ref().is_some_and(|own| own.name == *name && own.file == *file)
+        };
+        let alive = live.all().iter().filter(|run| is_one(run)).count();
+        if let Some(most) = self.max_instances.filter(|most| alive >= *most as usize) {
+            let message = format!("agent {name} has {alive} live runs, and may have {most}");
+            let hint = format!("stop one, or raise max_instances in {file}");
+            return Err(ApiError::new(StatusCode::CONFLICT, "agent_busy", message).hint(hint));
+        }
+        let more = (2..=self.max_instances.unwrap_or(1)).map(|n| format!("{name}.{n}"));
+        let free = || {
+            let mut slots = std::iter::once(name.clone()).chain(more);
+            slots.find(|slot| live.in_slot(slot).is_none()).unwrap_or_else(|| name.clone())
+        };
+        self.request.slot.get_or_insert_with(free);
+        Ok(())
+    }
 }
 
 fn format_of(agent: &Agent) -> Option<String> {

@@ -18,6 +18,7 @@ use kennel_process::{
     TerminalSize,
 };
 use kennel_supervisor::{Claim, Event, Refusal};
+use tokio::sync::OwnedMutexGuard;
 
 use super::error::ApiError;
 use super::plan::{Planned, digest, plan};
@@ -56,11 +57,20 @@ pub(super) async fn start(
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
     let again = request.id.is_some();
     limits::check(&request.limits)?;
+    let asked = request.agent.is_some().then(|| digest(&request)).transpose()?;
+    let asked = asked.as_deref().filter(|_| again);
     // Before its files are looked at: they may have changed since, and the run is what it was.
-    if again && let Some(known) = app.asked_by_agent(&id, &request).await? {
+    if let Some(known) = app.asked_by_agent(&id, asked).await? {
         return app.started(&known.id).await;
     }
-    let planned = plan(&app, request).await?;
+    let mut planned = plan(&app, request).await?;
+    let turn = app.agent_turn(&planned).await;
+    // Whoever had the turn before may have asked for the same.
+    if let Some(known) = app.asked_by_agent(&id, asked).await? {
+        drop(turn);
+        return app.started(&known.id).await;
+    }
+    planned.find_room(&app.live)?;
     let (claim, worktree) = claim(&id, &planned.request)?;
     let format = limits::format_of(&planned.request)?;
     let unenforceable = limits::unenforceable(&planned.request, format);
@@ -76,7 +86,9 @@ pub(super) async fn start(
     let event =
         Event::RunRequested { run: id.as_str().into(), claim: claim.clone(), unenforceable };
     let detail = Detail::Request(kept.clone());
-    match app.inbox.tell_with(event, detail, Some(Box::new(spec))).await {
+    let told = app.inbox.tell_with(event, detail, Some(Box::new(spec))).await;
+    drop(turn);
+    match told {
         Ok(Outcome::Done | Outcome::AlreadySo) => app.started(&id).await,
         // The same request may have been admitted, and its run ended, a moment ago.
         Ok(Outcome::Refused(Refusal::IdTaken)) if again => {
@@ -117,20 +129,25 @@ impl App {
         }
     }
 
+    /// Agents are admitted one after the other: how many of one there are is counted before.
+    async fn agent_turn(&self, planned: &Planned) -> Option<OwnedMutexGuard<()>> {
+        match planned.agent {
+            Some(_) => Some(self.agent_starts.clone().lock_owned().await),
+            None => None,
+        }
+    }
+
     /// The run of this id, if it is of an agent and was asked for before in the same words.
     async fn asked_by_agent(
         &self,
         id: &str,
-        request: &wire::RunRequest,
+        asked: Option<&str>,
     ) -> Result<Option<KeptRun>, ApiError> {
-        if request.agent.is_none() {
-            return Ok(None);
-        }
+        let Some(asked) = asked else { return Ok(None) };
         let known = match self.live.get(id) {
             Some(run) => Some(run),
             None => self.store.run(id).await?,
         };
-        let asked = digest(request)?;
         let same = |run: &KeptRun| run.request.agent.as_ref().is_some_and(|a| a.asked == asked);
         Ok(known.filter(same))
     }

@@ -1,9 +1,9 @@
-//! The command line an agent's profile means. Pure: a profile, a prompt and a session in, words out.
+//! The command line an agent's profile means. Pure: profile, prompt and session in, words out.
 //!
-//! Owns: how each client is started so that nobody is asked anything, its stream can be counted, and
-//! no prompt is taken for a flag. The id of a new session and the client's own belts are added where
-//! a run is started. Flags of Claude Code and Codex are as run in the tests with real clients; those
-//! of Gemini and opencode as measured once.
+//! Owns: how each client is started so that nobody is asked anything, its stream can be counted,
+//! and no prompt is taken for a flag. The id of a new session and the client's own belts are added
+//! where a run is started. Flags of Claude Code and Codex are as run in the tests with real
+//! clients; those of Gemini and opencode as measured once.
 
 use std::fmt;
 use std::path::Path;

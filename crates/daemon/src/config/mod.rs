@@ -79,8 +79,8 @@ pub struct Agent {
     pub resume: Resume,
     /// Variables over those of whoever starts it.
     pub env: Vec<(String, String)>,
-    /// How many of it may live at once.
-    pub max_instances: u32,
+    /// How many of it may live at once; as many as there are slots for if not said.
+    pub max_instances: Option<u32>,
 }
 
 /// Which stage's work an agent does.

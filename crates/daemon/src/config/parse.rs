@@ -201,7 +201,7 @@ fn agents(root: &Table<'_, '_>, to: &mut Problems<'_>) -> Vec<Agent> {
             gentle_signal: gentle_signal(table, to).unwrap_or_else(|| usual_signal(client)),
             resume: resume.unwrap_or(usual),
             env: table.variables(to, "env").unwrap_or_default(),
-            max_instances: table.small_number(to, "max_instances", 1).unwrap_or(1),
+            max_instances: table.small_number(to, "max_instances", 1),
         })
     })
 }

@@ -1,9 +1,9 @@
-//! The configuration as it is now: which files count for a directory, the last good version of each,
-//! and what may be used of it.
+//! The configuration as it is now: which files count for a directory, the last good version of
+//! each, and what may be used of it.
 //!
 //! ```text
-//! user's file       none: no caps; good; broken or gone: the last good one counts, and that is told
-//! repository's file untrusted or changed: refused; broken: the last good one if that is trusted
+//! user's        none: no caps; broken or gone: the last good one counts, and that is told
+//! repository's  untrusted or changed: refused; broken: the last good one, if that is trusted
 //! ```
 //!
 //! Owns: when files are read, which is when they are asked for; nothing is polled. Contents are
@@ -175,15 +175,21 @@ impl Settings {
         let mut files = vec![in_force.user_file.clone()];
         if let Some(file) = repository_file(dir) {
             let (version, problems) = self.repository(&file, &known);
-            let Some(version) = version else { return Err(ConfigError::Invalid(problems)) };
-            let found = version.said.agents.iter().find(|agent| agent.name == name);
-            if let Some(agent) = found {
-                self.check_trust(&file, &version.sha256)?;
-                let notes = problems.iter().map(last_good_counts).collect();
-                return Ok((Found { agent: agent.clone(), file }, notes));
+            match version {
+                Some(version) => {
+                    if let Some(agent) = version.said.agents.iter().find(|a| a.name == name) {
+                        self.check_trust(&file, &version.sha256)?;
+                        let notes = problems.iter().map(last_good_counts).collect();
+                        return Ok((Found { agent: agent.clone(), file }, notes));
+                    }
+                    known.splice(0..0, names(&version.said.agents));
+                    files.insert(0, file);
+                }
+                // It may have an agent of this name: nobody can say whose is meant.
+                None if !problems.is_empty() => return Err(ConfigError::Invalid(problems)),
+                // A link that leads nowhere, or gone meanwhile.
+                None => {}
             }
-            known.splice(0..0, names(&version.said.agents));
-            files.insert(0, file);
         }
         match own {
             Some(agent) => {

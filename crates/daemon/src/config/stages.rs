@@ -1,5 +1,5 @@
-//! The stages of a repository's file: read, joined by name, and checked as a whole. Owns the default
-//! pipeline and what makes one senseless. Nothing is moved through it here.
+//! The stages of a repository's file: read, joined by name, and checked as a whole. Owns the
+//! default pipeline and what makes one senseless. Nothing is moved through it here.
 
 use std::collections::BTreeSet;
 
