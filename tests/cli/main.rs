@@ -8,6 +8,7 @@
 )]
 
 mod api;
+mod config;
 mod faults;
 mod foreground;
 mod generated;

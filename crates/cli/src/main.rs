@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, limits, list, logs, notices, run, send, service, show, stop,
-    usage, wait,
+    attach, config, daemon, doctor, generate, limits, list, logs, notices, run, send, service,
+    show, stop, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -61,6 +61,9 @@ enum Command {
     Up(daemon::UpArgs),
     Down(daemon::DownArgs),
     Doctor(doctor::DoctorArgs),
+    Init(config::InitArgs),
+    Trust(config::TrustArgs),
+    Config(config::ConfigArgs),
     Service(service::ServiceArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
@@ -102,6 +105,9 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Up(args) => daemon::up(&args, &client()?),
         Command::Down(args) => daemon::down(&args, &client()?, out),
         Command::Doctor(args) => doctor::doctor(&args, &client()?, out),
+        Command::Init(args) => config::init(&args, || Ok(client()?.home), out),
+        Command::Trust(args) => config::trust(&args, &client()?.home, out),
+        Command::Config(args) => config::config(&args, &client()?.home, out),
         Command::Service(args) => service::service(&args, out),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Man(args) => generate::man(&args, Cli::command()),

@@ -172,9 +172,16 @@ pub(crate) fn description(run: &wire::Run) -> String {
         ("run", run.id.clone()),
         ("slot", run.slot.clone()),
         ("state", state_word(run.state).to_owned()),
+    ];
+    if let Some(agent) = &run.agent {
+        let file = run.agent_file.as_deref().unwrap_or("?");
+        lines.push(("agent", format!("{agent}, of {file}")));
+    }
+    lines.extend([
         ("command", command_line(run)),
         ("directory", run.cwd.0.to_string_lossy().into_owned()),
-    ];
+    ]);
+    lines.extend(run.notes.iter().map(|note| ("note", note.clone())));
     let times = [("requested", Some(run.requested_at)), ("started", run.started_at)];
     lines.extend(times.into_iter().filter_map(|(n, time)| Some((n, time?.to_string()))));
     if let Some(leader) = &run.leader {
@@ -251,8 +258,11 @@ fn row(run: &wire::Run, now: Time) -> [String; 10] {
     ]
 }
 
-/// What runs, without its path.
+/// The agent it was started as, else what runs, without its path.
 fn program(run: &wire::Run) -> String {
+    if let Some(agent) = &run.agent {
+        return agent.clone();
+    }
     let program = run.command.first().map(|word| word.0.to_string_lossy()).unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or(&program);
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

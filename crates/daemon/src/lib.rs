@@ -14,6 +14,7 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+pub mod config;
 mod event_loop;
 mod feed;
 mod found;
@@ -32,6 +33,7 @@ mod store;
 mod tail;
 mod text;
 mod time;
+pub mod units;
 mod watch;
 
 pub use api::wire;

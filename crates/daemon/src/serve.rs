@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App, listen};
+use crate::config::settings::Settings;
 use crate::event_loop::{self, EventLoop, Inbox};
 use crate::feed::Feed;
 use crate::found::Finder;
@@ -128,6 +129,8 @@ async fn serve_until_told(
         writers: Default::default(),
         talks: Default::default(),
         readers: Default::default(),
+        settings: Settings::of(home),
+        agent_starts: Default::default(),
         boot,
         started_at: Time::now(),
         room,

@@ -7,7 +7,8 @@ use crate::client::{Client, segment};
 use crate::error::Failure;
 use crate::output::{Out, line, say};
 
-/// Show where a run stands with each of its limits: used, allowed, what is counted, how it binds.
+/// Show where a run stands with each of its limits: used, allowed, what is counted, how it
+/// binds, and who set it.
 #[derive(Debug, Args)]
 pub(crate) struct LimitsArgs {
     /// A run, the beginning of its id, or a slot.
@@ -35,8 +36,9 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
 
 fn words(limit: &wire::LimitStanding) -> String {
     let used = limit.used.map_or_else(|| "?".to_owned(), number);
-    let wire::LimitStanding { kind, max, source, binds, .. } = limit;
-    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}", number(*max))
+    let wire::LimitStanding { kind, max, from, source, binds, .. } = limit;
+    let max = number(*max);
+    format!("{kind:<15} {used:>12} of {max:<12} {binds:<9} {source}; set by {from}")
 }
 
 /// Whole numbers as such, others with what matters of them.

@@ -52,6 +52,7 @@ async fn look(app: &App, repair: Repair) -> Result<wire::Doctor, ApiError> {
     findings.extend(runs(app));
     findings.extend(leftovers(&finder, repair).await);
     findings.extend(cgroups(&finder, repair).await);
+    findings.extend(config(app).await?);
     findings.extend(linger());
     Ok(wire::Doctor { findings })
 }
@@ -201,6 +202,23 @@ async fn cgroups(finder: &Finder, repair: Repair) -> Vec<Finding> {
         findings.push(finding("cgroups", Level::Ok, "every cgroup of ours belongs to a run"));
     }
     findings
+}
+
+/// What is wrong with files of configuration, as far as they have been asked for.
+async fn config(app: &App) -> Result<Vec<Finding>, ApiError> {
+    let settings = app.settings.clone();
+    let problems = tokio::task::spawn_blocking(move || settings.problems()).await;
+    let problems = problems.map_err(|_| ApiError::leaving())?;
+    let wrong = |problem: &crate::config::Problem| {
+        finding("config", Level::Problem, problem.to_string()).hint(
+            "what it said last counts for new runs; if it said nothing since the daemon started, \
+             they are refused; runs that are alive keep their limits",
+        )
+    };
+    if problems.is_empty() {
+        return Ok(vec![finding("config", Level::Ok, "the configuration is in order")]);
+    }
+    Ok(problems.iter().map(wrong).collect())
 }
 
 /// Without it a user's services end with the last session, and the daemon with them.

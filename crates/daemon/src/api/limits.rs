@@ -17,7 +17,7 @@ use super::{App, wire};
 use crate::home::Home;
 use crate::meter::{Account, Orders, own_prices};
 use crate::random::uuid;
-use crate::store::format::Ended;
+use crate::store::format::{Ended, Request};
 use crate::store::kept::KeptRun;
 
 /// Refuses values that are no bounds.
@@ -93,33 +93,50 @@ pub(super) fn unenforceable(
     if request.unenforced_ok {
         return None;
     }
-    let argv = argv(request);
-    let reason = |limit: &str| -> Option<String> {
-        let Some(format) = format else {
-            let why = "nothing reads what this command says of itself: name its --format";
-            return Some(why.to_owned());
-        };
-        let what = match limit {
-            "max_budget_usd" => Countable::Money,
-            "max_tokens" => Countable::Tokens,
-            "max_tool_turns" | "max_turns" => Countable::ToolTurns,
-            _ => return None,
-        };
-        let basis = match can_count(format, what) {
-            Ok(basis) => basis,
-            Err(why) => return Some(why.to_owned()),
-        };
-        let from_files = basis.from == Sources::Files || request.pty;
-        let unknown = chosen_session(format, &argv) == Chosen::Resumed(None);
-        (from_files && unknown).then(|| {
-            "what an older session used before cannot be told apart: name the session to resume"
-                .to_owned()
-        })
-    };
     by_words(&request.limits).into_iter().find_map(|(limit, _)| {
-        let because = reason(limit)?;
+        let because = uncountable(request, format, limit)?;
         Some(Unenforceable { limit: limit.into(), because: because.as_str().into() })
     })
+}
+
+/// Why nobody could count what a limit in the agent's words bounds.
+pub(super) fn uncountable(
+    request: &wire::RunRequest,
+    format: Option<Format>,
+    limit: &str,
+) -> Option<String> {
+    let Some(format) = format else {
+        let why = "nothing reads what this command says of itself: name its --format";
+        return Some(why.to_owned());
+    };
+    let what = match limit {
+        "max_budget_usd" => Countable::Money,
+        "max_tokens" => Countable::Tokens,
+        "max_tool_turns" | "max_turns" => Countable::ToolTurns,
+        _ => return None,
+    };
+    let basis = match can_count(format, what) {
+        Ok(basis) => basis,
+        Err(why) => return Some(why.to_owned()),
+    };
+    let from_files = basis.from == Sources::Files || request.pty;
+    let unknown = chosen_session(format, &argv(request)) == Chosen::Resumed(None);
+    (from_files && unknown).then(|| {
+        "what an older session used before cannot be told apart: name the session to resume"
+            .to_owned()
+    })
+}
+
+/// Limits without those in an agent's words that are not wanted.
+pub(super) fn only(limits: &wire::Limits, wanted: impl Fn(&str) -> bool) -> wire::Limits {
+    wire::Limits {
+        max_turns: limits.max_turns.filter(|_| wanted("max_turns")),
+        max_tool_turns: limits.max_tool_turns.filter(|_| wanted("max_tool_turns")),
+        max_budget_usd: limits.max_budget_usd.filter(|_| wanted("max_budget_usd")),
+        max_tokens: limits.max_tokens.filter(|_| wanted("max_tokens")),
+        finish_ms: limits.finish_ms.filter(|_| wanted("finish")),
+        ..limits.clone()
+    }
 }
 
 fn argv(request: &wire::RunRequest) -> Vec<String> {
@@ -129,11 +146,12 @@ fn argv(request: &wire::RunRequest) -> Vec<String> {
 /// Has the run counted: what its meter is told, and what its command line has to say for that.
 pub(super) fn count(
     spec: &mut Spec,
-    request: &wire::Limits,
+    kept: &Request,
     format: Option<Format>,
     home: &Home,
 ) -> Result<(), ApiError> {
     let Some(format) = format else { return Ok(()) };
+    let request = &kept.limits;
     let prices = match own_prices(&home.prices()) {
         Ok(prices) => prices,
         Err(e) if request.max_budget_usd.is_some() => {
@@ -151,10 +169,11 @@ pub(super) fn count(
         let all = std::iter::once(&spec.program).chain(&spec.args);
         all.map(|arg| arg.to_string_lossy().into_owned()).collect()
     };
-    let limited = !by_words(request).is_empty();
+    let named = !by_words(request).is_empty() || kept.agent.is_some();
     let (session, resumed) = match chosen_session(format, &words(spec)) {
-        // Left as it is unless something depends on it: a command is the user's own.
-        Chosen::Insert { at, flag } if limited => {
+        // Left as it is unless something depends on it: a command is the user's own. An agent's is
+        // made by us, and its session may have to go on.
+        Chosen::Insert { at, flag } if named => {
             let id =
                 uuid().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?;
             insert(spec, at, [flag.to_owned(), id.clone()]);
@@ -228,7 +247,9 @@ pub(super) async fn limits(
             let used = known.iter().find(|limit| limit.kind == kind).map(|limit| limit.used);
             let (source, binds) = meaning(kind);
             let (source, binds) = (source.to_owned(), binds.to_owned());
-            wire::LimitStanding { kind: kind.to_owned(), used, max, source, binds }
+            let from = run.request.limits_from.get(kind).cloned();
+            let from = from.unwrap_or_else(|| "the caller".to_owned());
+            wire::LimitStanding { kind: kind.to_owned(), used, max, from, source, binds }
         })
         .collect();
     Ok(Json(wire::LimitsReport { limits, trouble }))

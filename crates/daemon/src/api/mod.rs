@@ -13,6 +13,7 @@ mod limits;
 pub(crate) mod listen;
 mod notices;
 mod output;
+mod plan;
 mod runs;
 mod start;
 mod stream;
@@ -30,11 +31,12 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
@@ -74,6 +76,9 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
+    pub(crate) settings: Settings,
+    /// Held by the start of an agent until it is admitted or refused.
+    pub(crate) agent_starts: Arc<Mutex<()>>,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

@@ -119,8 +119,11 @@ fn add_tokens(to: &mut wire::Tokens, from: &AccountTokens) {
     to.cache_write += from.cache_write;
 }
 
-/// What runs, without its path.
+/// The agent it was started as, else what runs, without its path.
 fn agent(run: &KeptRun) -> String {
+    if let Some(agent) = &run.request.agent {
+        return agent.name.clone();
+    }
     let program = run.request.command.first().map(|arg| arg.0.to_string_lossy().into_owned());
     let program = program.unwrap_or_default();
     program.rsplit('/').next().unwrap_or_default().to_owned()

@@ -20,13 +20,29 @@ pub struct RunRequest {
     pub id: Option<String>,
     /// Program and arguments: each a string, or a list of bytes where it is no text.
     #[schema(value_type = Vec<String>)]
+    #[serde(default)]
     pub command: Vec<Text>,
+    /// Instead of a command: the agent of this name in the `kennel.toml` of the directory's
+    /// repository, if that is trusted, else in the user's configuration. Its name is the slot's if
+    /// none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What that agent is told, after its own prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The session of that agent that is to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
     /// Where it starts; an absolute path.
     #[schema(value_type = String)]
     pub cwd: Text,
     /// Its whole environment, as pairs of name and value.
     #[schema(value_type = Vec<(String, String)>)]
     pub env: Vec<(Text, Text)>,
+    /// Variables over those of `env` and of the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<(String, String)>)]
+    pub set_env: Vec<(Text, Text)>,
     /// The slot it wants; one of its own if not said.
     #[serde(default)]
     pub slot: Option<String>,
@@ -219,6 +235,15 @@ pub struct Run {
     pub heartbeat_ms: Option<u64>,
     /// Bounds on it.
     pub limits: Limits,
+    /// The agent it was started as.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// The file that agent is in.
+    #[serde(default)]
+    pub agent_file: Option<String>,
+    /// What its starter should know: limits that were lowered, configuration that is broken.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// When it was asked for.
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Time,
@@ -409,6 +434,9 @@ pub struct LimitStanding {
     pub used: Option<f64>,
     /// What is allowed.
     pub max: f64,
+    /// Who set it: the caller, an agent's profile, or a cap of the user's.
+    #[serde(default)]
+    pub from: String,
     /// What is counted.
     pub source: String,
     /// How it binds: `hard`, `sampled` or `estimate`.
@@ -741,7 +769,7 @@ pub struct Doctor {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// What was looked at, in a word: `containment`, `store`, `space`, `runs`, `leftovers`,
-    /// `cgroups`, `linger`.
+    /// `cgroups`, `config`, `linger`.
     pub check: String,
     /// How it is.
     pub level: Level,
