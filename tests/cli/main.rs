@@ -16,6 +16,7 @@ mod home;
 mod limits;
 mod meter;
 mod names;
+mod notices;
 mod openapi;
 mod real;
 mod records;
