@@ -223,6 +223,24 @@ fn nothing_of_a_file_runs_before_it_is_trusted_and_a_changed_one_asks_again() {
 }
 
 #[test]
+fn trust_that_is_given_at_the_same_time_is_given_to_all() {
+    const MANY: usize = 8;
+    let home = Home::new();
+    let dirs: Vec<PathBuf> =
+        (0..MANY).map(|n| repository(&home, &format!("r{n}"), &agent("a", ""))).collect();
+    let given: Vec<_> = dirs
+        .iter()
+        .map(|dir| home.command(&["trust", text(dir)]).stdout(Stdio::null()).spawn())
+        .collect();
+    for child in given {
+        assert!(child.expect("it runs").wait().expect("it is ours").success());
+    }
+    let list = home.ok(&["trust", "--list"]);
+    assert_eq!(list.lines().count(), MANY, "{list}");
+    assert!(dirs.iter().all(|dir| list.contains(&format!("{}/kennel.toml", text(dir)))), "{list}");
+}
+
+#[test]
 fn a_file_that_breaks_or_goes_changes_no_run_and_what_it_said_last_counts() {
     let home = Home::new();
     write(&user_file(&home), "[limits]\nwall = \"10m\"\n");
