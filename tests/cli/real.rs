@@ -650,6 +650,53 @@ fn codex_resumed_after_a_kill_is_charged_for_the_new_run_alone() {
     });
 }
 
+/// A profile starts the client so that it is counted, and goes on in the session it told.
+fn a_profile_starts(client: Client, program: &Path, usd: f64) {
+    let second = vec![using("I go on.").shell("echo three").step(), using("I am done.").step()];
+    let world = World::new(client, program, vec![("escape", escape()), ("second", second)]);
+    let (kind, args) = match client {
+        Client::Claude => ("claude", "--dangerously-skip-permissions"),
+        Client::Codex => ("codex", "--dangerously-bypass-approvals-and-sandbox"),
+    };
+    let model = match client {
+        Client::Claude => "claude-sonnet-5",
+        Client::Codex => "gpt-5.4",
+    };
+    // What looks like a flag is for the model all the same.
+    let text = format!(
+        "[[agent]]\nname = \"it\"\nkind = {kind:?}\nprogram = {:?}\nmodel = {model:?}\n\
+         args = [{args:?}]\nprompt = \"--help is not wanted\"\nmax_tool_turns = 3\n",
+        world.program
+    );
+    fs::write(world.home.work().join("kennel.toml"), text).expect("it can be written");
+    world.home.ok(&["trust"]);
+    let say = |script: &str| format!("{} do your part", tag(script));
+    let run = world.home.start(&["--agent", "it", "--", &say("escape")]);
+    let shown = world.over(&run);
+    world.check_gone(&shown);
+    check_limit(&shown, "max_tool_turns", 3.0, 3.0);
+    check_counts(&shown, 3, 3, 3.0 * usd);
+    let session = shown["usage"]["session"].as_str().expect("it is known").to_owned();
+    let run = world.home.start(&["--agent", "it", "--resume", &session, "--", &say("second")]);
+    let shown = world.over(&run);
+    world.check_gone(&shown);
+    assert_eq!(shown["end"]["cause"], "exit", "{shown}");
+    assert_eq!(shown["usage"]["session"], session.as_str(), "{shown}");
+    check_counts(&shown, 2, 1, 2.0 * usd);
+    assert_eq!(world.model.played("second"), [0, 1]);
+    world.home.check();
+}
+
+#[test]
+fn claude_is_started_and_resumed_by_its_profile() {
+    alone(Client::Claude, |program| a_profile_starts(Client::Claude, program, CLAUDE_USD));
+}
+
+#[test]
+fn codex_is_started_and_resumed_by_its_profile() {
+    alone(Client::Codex, |program| a_profile_starts(Client::Codex, program, CODEX_USD));
+}
+
 #[test]
 fn claude_whose_model_says_nothing_more_is_idle() {
     alone(Client::Claude, |program| {

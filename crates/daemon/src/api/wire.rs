@@ -59,7 +59,8 @@ pub struct RunRequest {
     /// A standard input that can be written to; else there is none. A terminal always has one.
     #[serde(default)]
     pub stdin: bool,
-    /// Bounds on it. One that cannot be enforced refuses the start.
+    /// Bounds on it. One that cannot be enforced refuses the start, and so does one above what the
+    /// agent's profile or the user's caps allow.
     #[serde(default)]
     pub limits: Limits,
     /// Whose words its output and its files are in: `claude`, `codex`, and so on, or `none`. Found
