@@ -9,6 +9,7 @@
 
 mod api;
 mod faults;
+mod followed;
 mod foreground;
 mod generated;
 mod home;
