@@ -485,7 +485,8 @@ pub enum EventKind {
     Stopping,
     /// Its leader ended; the rest may live on.
     Exited,
-    /// It came near a limit. Once for each; `meter` says that its counting has failed.
+    /// It came near a limit. Once for each; `meter` says that its counting has failed, and
+    /// `transcript` that a file it rests on cannot be read as it should.
     Warned,
     /// Somebody of it is left, or it cannot be looked at.
     Stuck,

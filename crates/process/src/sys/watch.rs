@@ -11,8 +11,6 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-use crate::failpoint::failpoint;
-
 /// Instances that have to be left for others. A user has 128 of them by default, agents and
 /// editors need some, and without one they fail; we can do without.
 const LEFT_FOR_OTHERS: usize = 16;
@@ -45,7 +43,6 @@ pub struct FileWatch(OwnedFd);
 impl FileWatch {
     /// Takes one of the user's instances, if enough are left for others.
     pub fn new() -> io::Result<Self> {
-        failpoint("meter.watch")?;
         let instance = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
         let ours = instance()?;
         // Others may take them in the next moment: this keeps us from being the ones who take the
