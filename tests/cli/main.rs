@@ -10,6 +10,7 @@
 mod api;
 mod config;
 mod faults;
+mod followed;
 mod foreground;
 mod generated;
 mod home;
