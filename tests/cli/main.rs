@@ -23,3 +23,4 @@ mod review;
 mod slots;
 mod terminal;
 mod upgrade;
+mod vm;

@@ -35,8 +35,10 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
 
 fn words(limit: &wire::LimitStanding) -> String {
     let used = limit.used.map_or_else(|| "?".to_owned(), number);
-    let wire::LimitStanding { kind, max, source, binds, .. } = limit;
-    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}", number(*max))
+    let wire::LimitStanding { kind, used: _, max, source, binds, because, warned } = limit;
+    let because = because.as_ref().map(|why| format!(" (no harder: {why})")).unwrap_or_default();
+    let warned = if *warned { " (warned)" } else { "" };
+    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}{because}{warned}", number(*max))
 }
 
 /// Whole numbers as such, others with what matters of them.
