@@ -2,8 +2,8 @@
 //! controllers of cgroups, and an older one.
 //!
 //! One test starts the machine with this very binary in it, at the path it has here; there the same
-//! test runs the scenarios, one after the other. `tests/vm/install` gets what is needed. What cannot
-//! be had is skipped by name.
+//! test runs the scenarios, one after the other. `tests/vm/install` gets what is needed. What
+//! cannot be had is skipped by name.
 //!
 //! Any other test can be run there by hand: `tests/vm/run` says how.
 
@@ -24,8 +24,9 @@ use super::home::Home;
 
 /// Set in the machine.
 const INSIDE: &str = "KENNEL_VM_INSIDE";
-/// How long the machine may take for everything: some 60 s where nobody else computes.
-const BOUND: Duration = Duration::from_secs(300);
+/// How long the machine may take for everything. It computes for some 70 s, which took 200 s where
+/// ten others wanted the two processors.
+const BOUND: Duration = Duration::from_secs(400);
 /// The test that starts the machine, as the test runner calls it.
 const NAME: &str = "vm::another_kernel_keeps_every_promise";
 /// The user in the machine who is not root.
@@ -46,6 +47,7 @@ fn another_kernel_keeps_every_promise() {
     };
     let (said, kernel) = boot(&from);
     let results: Vec<&str> = said.lines().filter_map(|l| l.strip_prefix("RESULT ")).collect();
+    println!("{results:#?}");
     let all = results.len() == SCENARIOS.len();
     let passed = all && results.iter().all(|result| result.starts_with("ok "));
     assert!(passed, "{results:#?}\nit said:\n{said}\nits kernel said:\n{kernel}");
@@ -92,25 +94,30 @@ fn agents() -> impl Iterator<Item = PathBuf> {
     dir.map(|entry| entry.expect("it reads").path()).filter(|path| path.is_file())
 }
 
-type Scenario = (&'static str, fn());
+/// What is tried in the machine. Those that do not need a daemon of their own share one: to load a
+/// program takes seconds there.
+type Scenario = (&'static str, fn(&Home));
 
 const SCENARIOS: &[Scenario] = &[
     ("a run over its memory is ended by the kernel, whole", over_memory),
     ("a plain kill stays what it is", plain_kill),
     ("what the machine itself lacks is told without a limit", machine_out_of_memory),
     ("a storm stays below its bound and is told of once", storm),
+    ("a stop ends in a proof", stop),
+    ("nothing is left of any of them", Home::check),
     ("a run whose keeper is gone is still told to be out of memory", over_memory_alone),
     ("a daemon alone in its cgroup makes room for controllers", alone),
     ("a user does too, where a cgroup is delegated", delegated),
     ("a daemon among others samples, says why, and contains all the same", among_others),
-    ("a stop ends in a proof", stop),
 ];
 
 /// In the machine: every scenario, one line for each.
 fn scenarios() {
+    let home = Home::new();
+    let _daemon = home.up(&[]);
     for (name, scenario) in SCENARIOS {
         let begun = Instant::now();
-        let passed = catch_unwind(AssertUnwindSafe(scenario)).is_ok();
+        let passed = catch_unwind(AssertUnwindSafe(|| scenario(&home))).is_ok();
         let word = if passed { "ok" } else { "FAILED" };
         println!("RESULT {word} {name} ({:.1} s)", begun.elapsed().as_secs_f64());
     }
@@ -157,12 +164,11 @@ fn out_of_memory(run: &Value, max: u64) {
     assert!(run["proof"].is_object(), "{run}");
 }
 
-fn over_memory() {
-    let home = Home::new();
-    let said = home.kennel(&["run", "--memory", "16M", "--", &path("eats"), "500"]);
+fn over_memory(home: &Home) {
+    let run = home.start(&["--memory", "16M", "--", &path("eats"), "500"]);
+    let said = home.kennel(&["wait", &run]);
     assert_eq!(said.code, 124, "{said:?}");
-    assert!(said.err.contains("out of memory"), "{said:?}");
-    let run = home.all_runs().remove(0);
+    let run = shown(home, &run);
     out_of_memory(&run, MEMORY);
     assert_eq!(run["end"]["status"]["signaled"], 9, "{run}");
     assert_eq!(run["containment"], "cgroup", "{run}");
@@ -172,65 +178,57 @@ fn over_memory() {
     let standing = of_kind(&home.json(&["limits", &run]), "memory");
     assert_eq!(standing["binds"], "hard", "{standing}");
     assert!(standing["because"].is_null(), "{standing}");
-    let run = ended(&home, &run);
+    let run = ended(home, &run);
     out_of_memory(&run, MEMORY);
     assert_eq!(run["proof"]["rounds"], 0, "nobody was left to be forced: {run}");
-    home.check();
 }
 
-fn plain_kill() {
-    let home = Home::new();
+fn plain_kill(home: &Home) {
     let run = home.start(&["--memory", "16M", "--pids", "20", "--", "sleep", "1000"]);
-    let memory = limit(&home, &run, "memory");
+    let memory = limit(home, &run, "memory");
     assert!(memory["used"].as_f64() > Some(0.0), "{memory}");
-    assert_eq!(limit(&home, &run, "pids")["used"], 1.0);
-    let leader = shown(&home, &run)["leader"]["pid"].as_u64().expect("it has one") as u32;
+    assert_eq!(limit(home, &run, "pids")["used"], 1.0);
+    let leader = shown(home, &run)["leader"]["pid"].as_u64().expect("it has one") as u32;
     let leader = Process::from_number(leader).expect("it lives");
     leader.signal(Signal::KILL).expect("it can be killed");
-    let shown = ended(&home, &run);
+    let shown = ended(home, &run);
     assert_eq!(shown["end"]["cause"], "exit", "{shown}");
     assert_eq!(shown["end"]["status"]["signaled"], 9, "{shown}");
     assert!(shown["end"]["limit"].is_null(), "{shown}");
     assert_eq!(home.kennel(&["wait", &run]).code, 137);
-    home.check();
 }
 
-fn machine_out_of_memory() {
-    let home = Home::new();
+fn machine_out_of_memory(home: &Home) {
     // A run before it has had the controller given to all leaves here.
-    home.ok(&["run", "--memory", "16M", "--", "true"]);
-    let said = home.kennel(&["run", "--", &path("eats"), "100000"]);
-    assert_eq!(said.code, 137, "{said:?}");
-    let runs = home.all_runs();
-    let run = runs.iter().find(|run| run["end"]["cause"] == "oom").expect("one of them");
+    let run = home.start(&["--", &path("eats"), "100000"]);
+    assert_eq!(home.kennel(&["wait", &run]).code, 137);
+    let run = shown(home, &run);
+    assert_eq!(run["end"]["cause"], "oom", "{run}");
     assert!(run["end"]["limit"].is_null(), "{run}");
-    home.check();
 }
 
-fn storm() {
-    let home = Home::new();
+fn storm(home: &Home) {
     let run = home.start(&["--pids", "30", "--", &path("storm"), "300"]);
     let told = until("it is told", || {
-        let pids = limit(&home, &run, "pids");
+        let pids = limit(home, &run, "pids");
         assert_eq!(pids["binds"], "hard", "{pids}");
         assert!(pids["used"].as_f64() <= Some(30.0), "{pids}");
         (pids["warned"] == true).then_some(pids)
     });
     assert_eq!(told["used"], 30.0, "{told}");
-    assert_eq!(shown(&home, &run)["state"], "running");
-    let (_, events) = home.ask("GET", "/v1/events", "");
-    let events = events["events"].as_array().expect("a list").clone();
-    let warnings = events.iter().filter(|event| event["kind"] == "warned");
-    assert_eq!(warnings.count(), 1, "{events:?}");
+    assert_eq!(shown(home, &run)["state"], "running");
     home.ok(&["kill", &run]);
-    let run = shown(&home, &run);
+    let events = asked(home, "/v1/events")["events"].as_array().expect("a list").clone();
+    let warnings = events.iter().filter(|event| event["run"] == *run && event["kind"] == "warned");
+    assert_eq!(warnings.count(), 1, "{events:?}");
+    let run = shown(home, &run);
     assert_eq!(run["end"]["cause"], "killed", "{run}");
     assert!(run["proof"]["processes"].as_u64() <= Some(30), "{run}");
-    home.check();
 }
 
-fn over_memory_alone() {
+fn over_memory_alone(_: &Home) {
     let home = Home::new();
+    let daemon = home.up(&[]);
     let go = home.path().join("go");
     let script =
         format!("while [ ! -e {} ]; do sleep 0.1; done; exec {} 500", go.display(), path("eats"));
@@ -238,14 +236,15 @@ fn over_memory_alone() {
     let leaf = Path::new(CGROUPS).join(format!("kennel-{run}"));
     let keeper = shown(&home, &run)["keeper"]["pid"].as_u64().expect("it has one") as u32;
     let keeper = Process::from_number(keeper).expect("it lives");
-    home.kill_daemon();
+    // Without a word, and waits for it.
+    drop(daemon);
     keeper.signal(Signal::KILL).expect("it can be killed");
     fs::write(&go, "").expect("it can be written");
     until("the kernel has ended it", || {
         let events = fs::read_to_string(leaf.join("cgroup.events")).ok()?;
         events.contains("populated 0").then_some(())
     });
-    home.ok(&["ps"]);
+    let _daemon = home.up(&[]);
     let shown = ended(&home, &run);
     out_of_memory(&shown, MEMORY);
     home.check();
@@ -290,7 +289,7 @@ fn daemon_in(home: &Home, cgroup: &Cgroup, user: u32) -> Child {
     daemon
 }
 
-fn alone() {
+fn alone(_: &Home) {
     let home = Home::new();
     let cgroup = Cgroup::new("alone");
     let mut daemon = daemon_in(&home, &cgroup, 0);
@@ -311,7 +310,7 @@ fn held_by_the_kernel(home: &Home) {
     home.check();
 }
 
-fn delegated() {
+fn delegated(_: &Home) {
     let mut home = Home::new();
     let cgroup = Cgroup::new("delegated");
     for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
@@ -323,7 +322,7 @@ fn delegated() {
     daemon.wait().expect("it is ours");
 }
 
-fn among_others() {
+fn among_others(_: &Home) {
     let home = Home::new();
     let cgroup = Cgroup::new("among");
     let mut other = Command::new("sleep").arg("1000").spawn().expect("it can be started");
@@ -346,15 +345,13 @@ fn among_others() {
     other.wait().expect("it is ours");
 }
 
-fn stop() {
-    let home = Home::new();
+fn stop(home: &Home) {
     let truth = home.truth("fork");
     let env = format!("TRUTH={}", truth.display());
     let run = home.start(&["--env", &env, "--", &path("double_fork")]);
     until("it has forked", || truth.exists().then_some(()));
     home.ok(&["stop", "--grace", "100ms", &run]);
-    let run = shown(&home, &run);
+    let run = shown(home, &run);
     assert_eq!(run["end"]["cause"], "stopped", "{run}");
     assert!(run["proof"]["rests_on"].as_array().is_some_and(|on| !on.is_empty()), "{run}");
-    home.check();
 }

@@ -142,8 +142,8 @@ impl Cohort {
         }
     }
 
-    /// Counts the cohort's processes and threads, its processor time and its memory. Who comes or goes
-    /// meanwhile may be missed: a count, and no evidence of anything.
+    /// Counts the cohort's processes and threads, its processor time and its memory. Who comes or
+    /// goes meanwhile may be missed: a count, and no evidence of anything.
     pub(crate) fn sample(&self, binds: &Bindings) -> io::Result<Sample> {
         let Some(leaf) = &self.leaf else { return self.walk() };
         // The leaf also remembers those who are gone; without one a change of them looks like less.

@@ -547,8 +547,8 @@ pub struct Doctor {
 /// One thing that was looked at.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// What was looked at, in a word: `containment`, `limits`, `store`, `space`, `runs`, `leftovers`,
-    /// `cgroups`, `linger`.
+    /// What was looked at, in a word: `containment`, `limits`, `store`, `space`, `runs`,
+    /// `leftovers`, `cgroups`, `linger`.
     pub check: String,
     /// How it is.
     pub level: Level,
