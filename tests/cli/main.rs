@@ -26,3 +26,4 @@ mod review;
 mod slots;
 mod terminal;
 mod upgrade;
+mod vm;
