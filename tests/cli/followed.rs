@@ -112,6 +112,10 @@ fn a_file_that_is_late_replaced_copied_cut_or_gone_is_told_and_nothing_is_counte
         let words = home.kennel(&["limits", &run]);
         assert!(words.out.contains(state) && words.err.contains("not confirmed"), "{words:?}");
     }
+    // The last of them is watched, too: nothing else tells of this.
+    let mut file = fs::File::options().append(true).open(transcript(&home, SESSION)).unwrap();
+    std::io::Write::write_all(&mut file, line("alone", 100).as_bytes()).expect("there is room");
+    stands(&home, &run, known + WHOLE, "rotated");
     assert_eq!(warned(&home, "transcript"), 1, "one alarm is enough");
     home.ok(&["kill", &run]);
     home.check();

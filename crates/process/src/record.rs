@@ -616,7 +616,7 @@ pub(crate) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     match crate::failpoint::failpoint("clock.jumps") {
         Ok(()) => now,
-        Err(_) if crate::sys::boottime().subsec_millis() % 2 == 0 => now + CENTURY_MS,
+        Err(_) if crate::sys::boottime().subsec_millis().is_multiple_of(2) => now + CENTURY_MS,
         Err(_) => 0,
     }
 }
