@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, limits, list, logs, notices, run, send, service, show, stop,
-    usage, wait,
+    attach, daemon, doctor, generate, limits, list, logs, mcp, notices, run, send, service, show,
+    stop, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -62,6 +62,7 @@ enum Command {
     Down(daemon::DownArgs),
     Doctor(doctor::DoctorArgs),
     Service(service::ServiceArgs),
+    Mcp(mcp::McpArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
 }
@@ -103,6 +104,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Down(args) => daemon::down(&args, &client()?, out),
         Command::Doctor(args) => doctor::doctor(&args, &client()?, out),
         Command::Service(args) => service::service(&args, out),
+        Command::Mcp(args) => mcp::mcp(&args, &client()?),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Man(args) => generate::man(&args, Cli::command()),
     }

@@ -19,6 +19,7 @@ mod feed;
 mod found;
 mod home;
 mod live;
+mod mcp;
 mod meter;
 mod metrics;
 mod notice;

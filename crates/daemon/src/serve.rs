@@ -140,7 +140,8 @@ async fn serve_until_told(
         serve_tcp(tcp, guard, app.clone());
     }
     let mut told = left.clone();
-    let server = axum::serve(listen::OwnersOnly::new(listener), api::router(app))
+    let service = api::router(app).into_make_service_with_connect_info::<listen::Asker>();
+    let server = axum::serve(listen::OwnersOnly::new(listener), service)
         .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
     let bound = async {
         drop(left.wait_for(|leaving| *leaving).await);
@@ -183,8 +184,9 @@ fn serve_tcp(listener: TcpListener, guard: listen::Guard, app: App) {
     let mut told = app.leaving.clone();
     let checks = axum::middleware::from_fn_with_state(guard, listen::guarded);
     let router = api::router(app).layer(checks);
+    let service = router.into_make_service_with_connect_info::<listen::Asker>();
     tokio::spawn(async move {
-        let server = axum::serve(listen::Bounded::new(listener), router)
+        let server = axum::serve(listen::Bounded::new(listener), service)
             .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
         if let Err(e) = server.await {
             tracing::error!("failed to serve over TCP: {e}");

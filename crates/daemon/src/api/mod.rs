@@ -6,18 +6,18 @@
 mod attach;
 pub(crate) mod daemon;
 mod doctor;
-mod error;
+pub(crate) mod error;
 mod events;
-mod input;
+pub(crate) mod input;
 mod limits;
 pub(crate) mod listen;
 mod notices;
-mod output;
+pub(crate) mod output;
 mod runs;
-mod start;
+pub(crate) mod start;
 mod stream;
 mod usage;
-mod view;
+pub(crate) mod view;
 pub mod wire;
 
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
 use crate::live::Live;
+use crate::mcp;
 use crate::metrics::Metrics;
 use crate::store::kept::KeptRun;
 use crate::store::{Meant, Store};
@@ -92,7 +93,7 @@ impl Default for Talks {
 
 impl Talks {
     /// Has something asked of a keeper, in a thread that may wait.
-    async fn talk<T: Send + 'static>(
+    pub(crate) async fn talk<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -128,6 +129,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(output::output))
         .routes(routes!(input::input))
         .routes(routes!(attach::attach))
+        .routes(routes!(mcp::connect))
         .routes(routes!(events::events))
         .routes(routes!(notices::notices))
         .routes(routes!(notices::consumers))
@@ -155,6 +157,7 @@ pub(crate) fn router(app: App) -> Router {
     };
     let (router, _) = routes().split_for_parts();
     router
+        .route_service("/mcp", mcp::service(&app))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
@@ -227,7 +230,7 @@ fn parse_or_default<T: for<'a> Deserialize<'a> + Default>(body: &[u8]) -> Result
 impl App {
     /// The run somebody means by an id, by the name of a slot it holds, or by the beginning of an
     /// id.
-    async fn meant_by(&self, name: &str) -> Result<KeptRun, ApiError> {
+    pub(crate) async fn meant_by(&self, name: &str) -> Result<KeptRun, ApiError> {
         if let Some(run) = self.live.get(name) {
             return Ok(run);
         }
@@ -247,7 +250,7 @@ impl App {
     }
 
     /// The run of exactly this id, which is known to have been admitted.
-    async fn known(&self, id: &str) -> Result<KeptRun, ApiError> {
+    pub(crate) async fn known(&self, id: &str) -> Result<KeptRun, ApiError> {
         if let Some(run) = self.live.get(id) {
             return Ok(run);
         }
@@ -256,7 +259,7 @@ impl App {
     }
 
     /// The run as soon as it is as wanted, or as it is when the time is over.
-    async fn until(
+    pub(crate) async fn until(
         &self,
         id: &str,
         bound: Duration,

@@ -48,6 +48,15 @@ pub(super) async fn start(
 ) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
     let request: wire::RunRequest = parse(&body)?;
     drop(body);
+    Ok((StatusCode::CREATED, Json(begin(&app, request, None).await?)))
+}
+
+/// Has a run admitted and started, for the agent of the run `parent` if that asks for it.
+pub(crate) async fn begin(
+    app: &App,
+    request: wire::RunRequest,
+    parent: Option<Arc<str>>,
+) -> Result<wire::Run, ApiError> {
     let id = match &request.id {
         Some(id) => id.clone(),
         None => {
@@ -55,12 +64,15 @@ pub(super) async fn start(
         }
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
-    let (claim, worktree) = claim(&id, &request)?;
+    let (mut claim, worktree) = claim(&id, &request)?;
+    claim.parent = parent.as_deref().map(Into::into);
     limits::check(&request.limits)?;
     let format = limits::format_of(&request)?;
     let unenforceable = limits::unenforceable(&request, format);
     watch::check(&request)?;
-    let kept = Arc::new(kept(&id, &request, worktree.as_ref(), &app.boot));
+    let mut kept = kept(&id, &request, worktree.as_ref(), &app.boot);
+    kept.parent = parent.as_deref().map(str::to_owned);
+    let kept = Arc::new(kept);
     let again = request.id.is_some();
     let mut spec = spec(run, request, worktree)?;
     spec.label = label(&claim, &kept);
@@ -68,7 +80,7 @@ pub(super) async fn start(
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
-    make_dir(&app, &id).await?;
+    make_dir(app, &id).await?;
     let event =
         Event::RunRequested { run: id.as_str().into(), claim: claim.clone(), unenforceable };
     let detail = Detail::Request(kept.clone());
@@ -114,7 +126,7 @@ impl App {
     }
 
     /// Waits until a run that was admitted has started, and tells of it.
-    async fn started(&self, id: &str) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
+    async fn started(&self, id: &str) -> Result<wire::Run, ApiError> {
         let settled = |run: &KeptRun| {
             run.started.is_some() || run.ended.is_some() || run.state == Standing::Stuck
         };
@@ -126,7 +138,7 @@ impl App {
                 let more = format!("`kennel show {id}` tells more");
                 Err(ApiError::never_started(error).hint_if_none(more))
             }
-            Some(_) | None => Ok((StatusCode::CREATED, Json(run))),
+            Some(_) | None => Ok(run),
         }
     }
 

@@ -792,6 +792,17 @@ pub enum AttachMessage {
     CloseStdin,
 }
 
+/// What a client of `/v1/mcp` says first: where it is. Runs it starts inherit that.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct McpHello {
+    /// Its working directory; an absolute path.
+    #[schema(value_type = String)]
+    pub cwd: Text,
+    /// Its environment, as pairs of name and value.
+    #[schema(value_type = Vec<(String, String)>)]
+    pub env: Vec<(Text, Text)>,
+}
+
 /// Every error of the API.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -810,6 +821,8 @@ pub struct Error {
     pub hint: Option<String>,
 }
 
+/// The largest message of `/v1/mcp`: more than any call needs, and less than would matter.
+pub const MAX_MCP_BYTES: usize = 4 << 20;
 /// Header of an output answer: the offset to ask for next.
 pub const NEXT_OFFSET: &str = "kennel-next-offset";
 /// Header of an output answer: so many bytes before the next offset are not kept.
