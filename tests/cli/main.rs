@@ -13,6 +13,7 @@ mod foreground;
 mod generated;
 mod home;
 mod limits;
+mod mcp;
 mod meter;
 mod names;
 mod openapi;

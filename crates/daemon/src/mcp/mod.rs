@@ -59,9 +59,9 @@ const PLAIN_VARIABLES: [&str; 8] =
 /// What a model is told before all else.
 const INSTRUCTIONS: &str = "\
 Runs commands in the background, each owned whole: a stopped run is proven gone, with everything \
-it started. Use `start` for anything that takes longer than a moment (servers, builds, tests, other \
-agents). You can end your turn: a run goes on without you, and `notices` tells of its end until you \
-`ack` it. `wait` for an end or for a text, or `poll` with the cursors of the last answer for new \
+it started. Use `start` for anything that takes longer than a moment (servers, builds, tests, \
+other agents). You can end your turn: a run goes on without you, and `notices` tells of its end \
+until you `ack` it. `wait` for an end or for a text, or `poll` with the cursors of the last answer for new \
 output. A time-out of `wait` is not an error. You see and stop only runs you started, and what \
 those started.";
 
@@ -205,21 +205,17 @@ fn schema<T: JsonSchema + 'static>() -> Arc<JsonObject> {
     // An error only of what is no object, which all of ours are.
     let made = schema_for_input::<T>().unwrap_or_default();
     let named = made.get("$defs").cloned().unwrap_or_default();
-    match simple(Value::Object((*made).clone()), &named) {
-        Value::Object(simple) => Arc::new(simple),
-        _ => made,
-    }
+    let simple = simple(Value::Object((*made).clone()), &named);
+    simple.as_object().cloned().map_or(made, Arc::new)
 }
 
 /// The same schema in fewer words: some models' services take no references, no lists of types and
 /// no formats, and every word is read by a model that may never call the tool.
 fn simple(schema: Value, named: &Value) -> Value {
-    let Value::Object(mut fields) = schema else {
-        return match schema {
-            Value::Array(all) => all.into_iter().map(|one| simple(one, named)).collect(),
-            other => other,
-        };
-    };
+    if let Value::Array(all) = schema {
+        return all.into_iter().map(|one| simple(one, named)).collect();
+    }
+    let Value::Object(mut fields) = schema else { return schema };
     if let Some(name) = fields.remove("$ref").as_ref().and_then(Value::as_str) {
         let name = name.rsplit('/').next().unwrap_or_default();
         if let Some(meant) = named[name].as_object() {

@@ -91,9 +91,9 @@ impl Call {
         loop {
             match self.start_once(&input).await {
                 Err(e) if e.code() == "slot_taken" => match self.already(&input).await? {
-                    Taken::BySame(run) => return Ok(self.started(&input, &run, true)),
-                    Taken::ByNobody if tries < SLOT_TRIES => tries += 1,
-                    Taken::ByNobody | Taken::ByOther => return Err(e),
+                    Taken::Same(run) => return Ok(self.started(&input, &run, true)),
+                    Taken::Nobody if tries < SLOT_TRIES => tries += 1,
+                    Taken::Nobody | Taken::Other => return Err(e),
                 },
                 started => return Ok(self.started(&input, &started?, false)),
             }
@@ -149,16 +149,16 @@ impl Call {
     /// Who has the slot.
     async fn already(&self, input: &inputs::Start) -> Result<Taken, ApiError> {
         let holder = input.slot.as_deref().and_then(|slot| self.app.live.in_slot(slot));
-        let Some(run) = holder else { return Ok(Taken::ByNobody) };
+        let Some(run) = holder else { return Ok(Taken::Nobody) };
         let cwd = input.cwd.as_ref().map_or_else(|| self.around.cwd.clone(), text);
         let env = self.environment(&input.env)?;
         let asked = words(&input.command)?;
         let asked: Vec<Text> = asked.iter().map(|word| redact_argument(word, &env)).collect();
         let same = run.request.command == asked && run.request.cwd == cwd;
         if same && self.app.sees(&self.caller, &run).await? {
-            return Ok(Taken::BySame(Box::new(view(&run))));
+            return Ok(Taken::Same(Box::new(view(&run))));
         }
-        Ok(Taken::ByOther)
+        Ok(Taken::Other)
     }
 
     fn started(&self, input: &inputs::Start, run: &wire::Run, already: bool) -> Answer {
@@ -574,9 +574,9 @@ impl Call {
 
 /// Who has a slot.
 enum Taken {
-    BySame(Box<wire::Run>),
-    ByOther,
-    ByNobody,
+    Same(Box<wire::Run>),
+    Other,
+    Nobody,
 }
 
 /// What became of an input.

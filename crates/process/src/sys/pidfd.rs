@@ -263,7 +263,7 @@ pub(crate) fn handle_of(pidfd: impl AsFd) -> Option<Handle> {
 pub(crate) enum PeerPid {
     /// It, held open. Its number is its own only while that is not collected.
     Held(Pidfd),
-    /// Nobody whose number we could name: init, ourselves, or somebody outside of our pid namespace.
+    /// Nobody whose number we could name: init, ourselves, or somebody of another pid namespace.
     Unnamed,
 }
 
