@@ -13,6 +13,7 @@ use kennel_tests::{PATIENCE, until};
 use serde_json::{Value, json};
 
 use super::home::{Home, SOON};
+use super::meter::{self, responses};
 
 /// What `kennel mcp` answers for a daemon that is not there.
 const NO_DAEMON: i64 = -32_001;
@@ -558,6 +559,167 @@ fn many_calls_at_once_wait_for_nobody_and_too_many_are_told_so() {
         assert_eq!(told["runs"][0]["end"]["cause"], "killed", "{answer}");
     }
     drop(client);
+    home.check();
+}
+
+/// A scripted agent that speaks MCP after its first turns, held to limits.
+#[track_caller]
+fn counted_agent(home: &Home, limits: &[&str], script: &str) -> (String, Client) {
+    let mut run = String::new();
+    let client = Client::inside(home, "agent", script, |script| {
+        let mut args = limits.to_vec();
+        args.extend(["--slot", "agent", "--", "claude", "-p", script]);
+        run = home.start(&args);
+    });
+    (run, client)
+}
+
+fn limit_of(home: &Home, run: &str, kind: &str) -> Value {
+    let report = home.json(&["limits", run]);
+    let limits = report["limits"].as_array().expect("it is a list");
+    limits.iter().find(|limit| limit["kind"] == kind).expect("it has that limit").clone()
+}
+
+#[test]
+fn what_children_use_counts_for_the_run_that_started_them() {
+    let home = meter::home();
+    let (run, mut agent) = counted_agent(&home, &["--max-tool-turns", "10"], "tool 1; tool 2; MCP");
+    until("it is counted", || (home.show(&run)["usage"]["tool_turns"] == 2).then_some(()));
+    let child = |script: String| json!({"command": ["claude", "-p", script]});
+
+    // What is left is all a child gets, and what it uses is its parent's.
+    let first = agent.call("start", child(responses("tool", 1, 5)));
+    assert!(first["lowered"][0].as_str().is_some_and(|s| s.contains("is 8")), "{first}");
+    let id = first["run"].as_str().expect("it has an id").to_owned();
+    assert_eq!(home.show(&id)["limits"]["max_tool_turns"], 8);
+    agent.over(&id);
+    let standing = until("it is charged", || {
+        let standing = limit_of(&home, &run, "max_tool_turns");
+        (standing["used"] == 7.0).then_some(standing)
+    });
+    assert_eq!(standing["children"], 5.0, "{standing}");
+    assert!(home.ok(&["limits", &run]).contains("5 of it used by the runs it started"));
+    // The dead count for the next daemon, too, and nothing counts twice.
+    home.kill_daemon();
+    until("it is adopted", || (home.show(&run)["usage"]["tool_turns"] == 2).then_some(()));
+    let more = json!({"command": ["claude", "-p", responses("tool", 1, 2)],
+        "limits": {"max_turns": 2}});
+    let refused = until("it knows how much is left", || {
+        let id = agent.begin_call("start", more.clone());
+        let answer = agent.answer(id);
+        let told = answer["result"]["structuredContent"].clone();
+        (told["run"].is_string()).then_some(told)
+    });
+    assert_eq!(refused["lowered"], json!([]), "2 of 3 is not too much: {refused}");
+    agent.over(refused["run"].as_str().expect("it has an id"));
+    until("it is charged", || {
+        (limit_of(&home, &run, "max_tool_turns")["used"] == 9.0).then_some(())
+    });
+
+    // A grandchild of a child that nobody counts is counted.
+    let mut between = String::new();
+    let mut middle = Client::inside(&home, "middle", "MCP", |script| {
+        between = agent.start(json!({"command": script}));
+    });
+    let last = middle.call("start", child(format!("{}; sleep 1000", responses("tool", 1, 3))));
+    assert!(last["lowered"][0].as_str().is_some_and(|s| s.contains("is 1")), "{last}");
+    let end = until("it is stopped", || {
+        let shown = home.show(&run);
+        (shown["state"] == "dead").then(|| shown["end"].clone())
+    });
+    assert_eq!(end["cause"], "limit", "{end}");
+    assert_eq!(end["limit"]["kind"], "max_tool_turns", "{end}");
+    assert!(end["limit"]["used"].as_f64() >= Some(10.0), "{end}");
+    // What it started ends with it.
+    for run in [&between, last["run"].as_str().expect("it has an id")] {
+        until("it is stopped too", || (home.show(run)["state"] == "dead").then_some(()));
+    }
+    drop((agent, middle));
+    let usage = home.json(&["usage", "--by", "run"]);
+    let turns = usage["total"]["tool_turns"].as_u64().expect("a number");
+    assert!((10..=12).contains(&turns), "each is counted once in all: {usage}");
+    home.check();
+}
+
+#[test]
+fn a_child_gets_no_more_than_its_parent_has_left_and_what_nobody_counts_any_amount() {
+    let home = meter::home();
+    let limits = ["--max-tokens", "4000", "--max-budget-usd", "100"];
+    let (run, mut agent) = counted_agent(&home, &limits, "turn 1; turn 2; turn 3; MCP");
+    until("it is counted", || (home.show(&run)["usage"]["tokens"]["output"] == 300).then_some(()));
+    let child = json!({"command": ["claude", "-p", "turn 1; sleep 1000"],
+        "limits": {"max_budget_usd": 500.0, "max_tokens": 10}});
+    let plain = agent.call("start", json!({"command": "exec sleep 1000"}));
+    assert_eq!(plain["lowered"], json!([]), "{plain}");
+    let started = agent.call("start", child);
+    let lowered = started["lowered"].as_array().expect("it is a list");
+    assert_eq!(lowered.len(), 1, "{started}");
+    assert!(lowered[0].as_str().is_some_and(|s| s.starts_with("max_budget_usd is 99.9")));
+    // It reaches its own limit, and with that its parent's.
+    let end = until("it is stopped", || {
+        let shown = home.show(&run);
+        (shown["state"] == "dead").then(|| shown["end"].clone())
+    });
+    assert_eq!(end["limit"]["kind"], "max_tokens", "{end}");
+    assert_eq!(end["limit"]["used"], 4400.0, "{end}");
+    drop(agent);
+    home.check();
+}
+
+#[test]
+fn notices_of_its_own_runs_are_an_agents_until_it_acknowledges_them() {
+    let home = Home::new();
+    let (one, mut first) = agent(&home, "one", "MCP");
+    let (_, mut second) = agent(&home, "two", "MCP");
+    let others = second.start(json!({"command": "echo other"}));
+    second.over(&others);
+    let nothing = first.call("notices", json!({}));
+    assert_eq!(nothing["notices"], json!([]), "{nothing}");
+    let waiting = first.begin_call("notices", json!({"wait_ms": 60_000}));
+    let watch = json!([{"pattern": "needle [0-9]+", "mode": "once"}]);
+    let own =
+        first.start(json!({"command": "echo a needle 7; echo a needle 8; exit 3", "watch": watch}));
+    let told = first.answer(waiting)["result"]["structuredContent"].clone();
+    assert_eq!(told["consumer"], format!("run:{one}"), "{told}");
+    assert_eq!(told["notices"][0]["run"], own, "{told}");
+    let kinds = |told: &Value| -> Vec<String> {
+        let list = told["notices"].as_array().expect("it is a list");
+        assert!(list.iter().all(|notice| notice["run"] == own), "{told}");
+        list.iter().map(|notice| notice["kind"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let told = until("its end is told", || {
+        let told = first.call("notices", json!({}));
+        kinds(&told).contains(&"ended".to_owned()).then_some(told)
+    });
+    assert_eq!(kinds(&told), ["started", "watch_match", "ended"], "{told}");
+    let ended = &told["notices"][2];
+    assert_eq!(ended["end"]["status"]["exited"], 3, "{ended}");
+    assert_eq!(
+        ended["tail"]["stdout"]["text"],
+        "a needle 7
+a needle 8
+",
+        "{ended}"
+    );
+    // Reading acknowledges nothing, and what is acknowledged is not told again.
+    let again = first.call("notices", json!({"limit": 1}));
+    assert_eq!((kinds(&again), &again["more"]), (vec!["started".to_owned()], &true.into()));
+    let acked = first.call("ack", json!({"seq": ended["seq"]}));
+    assert_eq!(acked["acked"], ended["seq"], "{acked}");
+    home.kill_daemon();
+    home.ok(&["ps"]);
+    assert_eq!(first.call("notices", json!({}))["notices"], json!([]));
+    first.refused("ack", json!({"seq": 1_000_000}), "bad_request");
+    first.refused("notices", json!({"consumer": "run:other"}), "bad_request");
+    // Another consumer has its own place.
+    let mut user = Client::outside(&home);
+    let all = user.call("notices", json!({"limit": 100}));
+    let all = all["notices"].as_array().expect("it is a list");
+    assert!(all.iter().any(|notice| notice["run"] == others), "{all:?}");
+    let quiet = first.start(json!({"command": "true", "notify": "never"}));
+    first.over(&quiet);
+    assert_eq!(first.call("notices", json!({}))["notices"], json!([]));
+    drop((first, second, user));
     home.check();
 }
 

@@ -14,6 +14,7 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod charge;
 mod event_loop;
 mod feed;
 mod found;

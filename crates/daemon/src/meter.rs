@@ -27,6 +27,8 @@ use kennel_transcript::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::charge::Charge;
+
 /// How often a client's files are looked at while nothing is written: a client may write there
 /// first, and say nothing for long.
 const FILE_LOOK: Duration = Duration::from_millis(500);
@@ -121,6 +123,7 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
         stopped: false,
         told: None,
         trouble: None,
+        charged: Charge::default(),
         orders,
     };
     // What is there before the start is not this run's doing.
@@ -202,6 +205,8 @@ struct Count {
     /// What was told last, and when.
     told: Option<(String, Instant)>,
     trouble: Option<String>,
+    /// What the run's descendants used.
+    charged: Charge,
 }
 
 impl Meter for Count {
@@ -213,6 +218,7 @@ impl Meter for Count {
             if grown {
                 desk.active();
             }
+            self.heed_charge(desk);
             self.judge(desk);
             if woken == Woken::Over {
                 return self.conclude(desk);
@@ -351,8 +357,13 @@ impl Count {
         }
     }
 
-    /// Holds the run to its limits. Turns come before money: the order in which two that are
-    /// reached at once are told.
+    fn heed_charge(&mut self, desk: &Desk) {
+        let told = desk.charged().and_then(|json| serde_json::from_str::<Charge>(&json).ok());
+        self.charged = self.charged.or_more(told.unwrap_or_default());
+    }
+
+    /// Holds the run to its limits, with all that its descendants used. Turns come before money:
+    /// the order in which two that are reached at once are told.
     fn judge(&mut self, desk: &Desk) {
         let used = self.tally.used();
         desk.excuse(is_excused(&used));
@@ -365,12 +376,15 @@ impl Count {
         let orders = self.orders.clone();
         let turns = orders.turns.as_ref().map(|(name, max)| {
             let name = if name == "max_turns" { "max_turns" } else { "max_tool_turns" };
-            (name, used.tool_turns as f64, *max as f64)
+            (name, (used.tool_turns + self.charged.tool_turns) as f64, *max as f64)
         });
         let all = [
             turns,
-            orders.usd.map(|max| ("max_budget_usd", used.usd, max)),
-            orders.tokens.map(|max| ("max_tokens", used.tokens.all() as f64, max as f64)),
+            orders.usd.map(|max| ("max_budget_usd", used.usd + self.charged.cost_usd, max)),
+            orders.tokens.map(|max| {
+                let all = used.tokens.all() + self.charged.tokens.all();
+                ("max_tokens", all as f64, max as f64)
+            }),
             orders.finish.map(|max| ("finish", spent, max)),
         ];
         for (kind, used, max) in all.into_iter().flatten() {
@@ -388,7 +402,9 @@ impl Count {
 
     /// Gives the account to the keeper, if it is another one than before.
     fn tell(&mut self, desk: &Desk, at_once: bool) {
-        let account = Account::of(&self.tally.used(), self.files_word(), self.trouble.as_deref());
+        let mut account =
+            Account::of(&self.tally.used(), self.files_word(), self.trouble.as_deref());
+        account.children = Some(self.charged).filter(|charge| *charge != Charge::default());
         let Ok(json) = serde_json::to_string(&account) else { return };
         let (same, recent) = self
             .told
@@ -478,7 +494,7 @@ fn found_in(place: &Place) -> Vec<PathBuf> {
 }
 
 /// What a run used, as it is kept beside its end and shown.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Account {
     pub(crate) turns: u64,
     pub(crate) tool_turns: u64,
@@ -501,6 +517,9 @@ pub(crate) struct Account {
     /// By model, as far as that is told: the first of them.
     #[serde(default)]
     pub(crate) models: Vec<ModelAccount>,
+    /// What its descendants used, which is in no other field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) children: Option<Charge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -553,6 +572,7 @@ impl Account {
             unread: used.broken_lines + used.too_long_lines + used.unknown,
             trouble: trouble.map(str::to_owned),
             models: used.models.iter().take(MAX_MODELS).map(ModelAccount::of).collect(),
+            children: None,
         }
     }
 }
@@ -578,6 +598,10 @@ impl ModelAccount {
 }
 
 impl AccountTokens {
+    pub(crate) fn all(&self) -> u64 {
+        self.input + self.output + self.cache_read + self.cache_write
+    }
+
     fn of(tokens: &Tokens) -> Self {
         Self {
             input: tokens.input,

@@ -107,6 +107,14 @@ async fn serve_until_told(
     let observer =
         Observer::new(home.clone(), inbox.clone(), live.clone(), metrics.clone(), store.clone());
     adopt_all(&state, &observer);
+    let charges = observer.charges.clone();
+    tokio::spawn(charges.clone().tell_for_ever(home.clone(), live.clone()));
+    let (earlier, kept) = (charges.clone(), store.clone());
+    tokio::spawn(async move {
+        if let Err(e) = earlier.load(&kept).await {
+            tracing::error!("failed to add up what earlier runs used: {e}");
+        }
+    });
     let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
     let directories = finder.directories().map_err(ServeError::Io)?;
     let keep = options.keep.clone();
@@ -127,6 +135,7 @@ async fn serve_until_told(
         leaving: left.clone(),
         writers: Default::default(),
         talks: Default::default(),
+        charges,
         readers: Default::default(),
         boot,
         started_at: Time::now(),

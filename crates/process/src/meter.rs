@@ -1,8 +1,8 @@
 //! The seam between a keeper and whoever can read its agent's own words.
 //!
 //! ```text
-//! keeper --"there is more output", "it is over"--> desk --> meter, in a thread of its own
-//!        <--warn, stop, usage, active, excused---- desk <--
+//! keeper --"there is more output", charge, "it is over"--> desk --> meter, a thread of its own
+//!        <--warn, stop, usage, active, excused------------ desk <--
 //! ```
 //!
 //! Owns: the desk over which the two speak. The keeper knows no format and waits for nobody: a
@@ -48,7 +48,7 @@ pub(crate) enum Word {
 /// Why a wait was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// There may be more output.
+    /// There may be more output, or another charge.
     Output,
     /// The time is over.
     Late,
@@ -78,6 +78,7 @@ struct Papers {
     active_at: Duration,
     excused: bool,
     finished: bool,
+    charge: Option<String>,
 }
 
 impl Desk {
@@ -145,6 +146,12 @@ impl Desk {
         self.papers().excused = excused;
     }
 
+    /// What others used on the run's behalf, as it was told last.
+    #[must_use]
+    pub fn charged(&self) -> Option<String> {
+        self.papers().charge.clone()
+    }
+
     fn say(&self, word: Word) {
         let mut papers = self.papers();
         if papers.words.len() < MAX_WORDS {
@@ -203,6 +210,14 @@ impl Metered {
 
     pub(crate) fn there_is_more(&self) {
         self.0.papers().more_output = true;
+        self.0.0.called.notify_all();
+    }
+
+    pub(crate) fn charge(&self, charge: String) {
+        let mut papers = self.0.papers();
+        papers.charge = Some(charge);
+        papers.more_output = true;
+        drop(papers);
         self.0.0.called.notify_all();
     }
 

@@ -35,8 +35,12 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
 
 fn words(limit: &wire::LimitStanding) -> String {
     let used = limit.used.map_or_else(|| "?".to_owned(), number);
-    let wire::LimitStanding { kind, max, source, binds, .. } = limit;
-    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}", number(*max))
+    let wire::LimitStanding { kind, max, source, binds, children, .. } = limit;
+    let below = children
+        .filter(|used| *used > 0.0)
+        .map(|used| format!("; {} of it used by the runs it started", number(used)));
+    let below = below.unwrap_or_default();
+    format!("{kind:<15} {used:>12} of {:<12} {binds:<9} {source}{below}", number(*max))
 }
 
 /// Whole numbers as such, others with what matters of them.

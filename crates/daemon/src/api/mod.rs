@@ -9,7 +9,7 @@ mod doctor;
 pub(crate) mod error;
 mod events;
 pub(crate) mod input;
-mod limits;
+pub(crate) mod limits;
 pub(crate) mod listen;
 mod notices;
 pub(crate) mod output;
@@ -35,6 +35,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::charge::Charges;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
@@ -75,6 +76,7 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
+    pub(crate) charges: Charges,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

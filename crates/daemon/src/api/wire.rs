@@ -289,6 +289,22 @@ pub struct Usage {
     pub rate_limited_until: Option<u64>,
     /// What is wrong with the counting.
     pub trouble: Option<String>,
+    /// What the runs it started used, and theirs: in no other field here, and held to its limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildrenUsage>,
+}
+
+/// What a run's descendants used together.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChildrenUsage {
+    /// Completed responses of the model.
+    pub turns: u64,
+    /// Those that asked for a tool.
+    pub tool_turns: u64,
+    /// Tokens by kind.
+    pub tokens: Tokens,
+    /// What they cost, as far as that is known.
+    pub cost_usd: f64,
 }
 
 /// What runs used together.
@@ -407,6 +423,9 @@ pub struct LimitStanding {
     pub kind: String,
     /// What was used, if that is known now: seconds, bytes, or a count.
     pub used: Option<f64>,
+    /// How much of that its descendants used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<f64>,
     /// What is allowed.
     pub max: f64,
     /// What is counted.

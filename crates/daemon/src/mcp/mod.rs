@@ -61,9 +61,9 @@ const INSTRUCTIONS: &str = "\
 Runs commands in the background, each owned whole: a stopped run is proven gone, with everything \
 it started. Use `start` for anything that takes longer than a moment (servers, builds, tests, \
 other agents). You can end your turn: a run goes on without you, and `notices` tells of its end \
-until you `ack` it. `wait` for an end or for a text, or `poll` with the cursors of the last answer for new \
-output. A time-out of `wait` is not an error. You see and stop only runs you started, and what \
-those started.";
+until you `ack` it. `wait` for an end or for a text, or `poll` with the cursors of the last \
+answer for new output. A time-out of `wait` is not an error. You see and stop only runs you \
+started, and what those started.";
 
 /// The tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
