@@ -370,8 +370,8 @@ fn an_agent_sees_and_stops_only_what_it_started() {
     let (two, mut second) = agent(&home, "two", "(setsid MCP &) ; exec sleep 1000");
     let own = first.start(json!({"command": "exec sleep 1000", "slot": "own"}));
     let others = second.start(json!({"command": "exec sleep 1000", "slot": "others"}));
-    assert_eq!(first.listed(), [own.clone()]);
-    assert_eq!(second.listed(), [others.clone()]);
+    assert_eq!(first.listed(), [own.as_str()]);
+    assert_eq!(second.listed(), [others.as_str()]);
     for (target, why) in [
         (&others, "not started by the run you are in"),
         (&two, "not started by the run you are in"),
@@ -395,7 +395,7 @@ fn an_agent_sees_and_stops_only_what_it_started() {
 
     let (child, mut third) = agent_of(&home, &mut first, "child");
     let grandchild = third.start(json!({"command": "exec sleep 1000"}));
-    assert_eq!(third.listed(), [grandchild.clone()]);
+    assert_eq!(third.listed(), [grandchild.as_str()]);
     let said = third.refused("stop", json!({"runs": [one]}), "not_yours");
     assert!(said.contains("it started the run you are in"), "{said}");
     let said = third.refused("stop", json!({"runs": [own]}), "not_yours");
@@ -425,7 +425,7 @@ fn calls_under_way_are_answered_when_the_daemon_dies_and_the_next_one_is_found()
     for _ in 0..3 {
         let waiting = client.begin_call("wait", json!({"runs": [run], "timeout_ms": 600_000}));
         // Answered after it, so that it is under way.
-        assert_eq!(client.listed(), [run.clone()]);
+        assert_eq!(client.listed(), [run.as_str()]);
         home.kill_daemon();
         let answer = client.answer(waiting);
         assert_eq!(answer["error"]["code"], NO_DAEMON, "{answer}");
@@ -495,9 +495,9 @@ fn whatever_is_said_is_answered_and_harms_nobody() {
         (format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)), Value::Null, -32_700),
     ] {
         client.say(&line);
-        let answer = match &id {
-            Value::Null => client.from.recv_timeout(PATIENCE).expect("it is answered"),
-            id => client.answer(id.clone()),
+        let answer = match id.is_null() {
+            true => client.from.recv_timeout(PATIENCE).expect("it is answered"),
+            false => client.answer(id),
         };
         let shown: String = line.chars().take(80).collect();
         assert_eq!(answer["error"]["code"], code, "{shown}: {answer}");
@@ -540,7 +540,7 @@ fn many_calls_at_once_wait_for_nobody_and_too_many_are_told_so() {
     let run = client.start(json!({"command": "exec sleep 1000"}));
     let wait = json!({"runs": [run], "timeout_ms": 600_000});
     let waits: Vec<u64> = (0..60).map(|_| client.begin_call("wait", wait.clone())).collect();
-    assert_eq!(client.listed(), [run.clone()], "others are answered meanwhile");
+    assert_eq!(client.listed(), [run.as_str()], "others are answered meanwhile");
     let more: Vec<u64> = (0..20).map(|_| client.begin_call("wait", wait.clone())).collect();
     let busy = client.answer(more[19]);
     assert_eq!(busy["result"]["structuredContent"]["error"]["code"], "busy", "{busy}");
