@@ -15,6 +15,7 @@ mod foreground;
 mod generated;
 mod home;
 mod limits;
+mod mcp;
 mod meter;
 mod names;
 mod notices;

@@ -25,7 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, config, daemon, doctor, generate, limits, list, logs, notices, run, send, service,
+    attach, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run, send, service,
     show, stop, usage, wait,
 };
 use error::Failure;
@@ -65,6 +65,7 @@ enum Command {
     Trust(config::TrustArgs),
     Config(config::ConfigArgs),
     Service(service::ServiceArgs),
+    Mcp(mcp::McpArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
 }
@@ -109,6 +110,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Trust(args) => config::trust(&args, &client()?.home, out),
         Command::Config(args) => config::config(&args, &client()?.home, out),
         Command::Service(args) => service::service(&args, out),
+        Command::Mcp(args) => mcp::mcp(&args, &client()?),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Man(args) => generate::man(&args, Cli::command()),
     }

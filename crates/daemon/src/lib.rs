@@ -14,12 +14,14 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod charge;
 pub mod config;
 mod event_loop;
 mod feed;
 mod found;
 mod home;
 mod live;
+mod mcp;
 mod meter;
 mod metrics;
 mod notice;

@@ -1,0 +1,144 @@
+//! Who asks, and which runs are theirs.
+//!
+//! Owns: the way from a connection to a run (peer, cohort, run), and who may see and end what. A
+//! process of a run sees what that run started, and what those started; anybody else is the user.
+//! Who cannot be told is refused, never taken for the user.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use kennel_process::{Started, recorded_start};
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::api::listen::Asker;
+use crate::store::kept::KeptRun;
+
+/// The longest line of parents that is followed: runs start runs a few deep.
+const MAX_GENERATIONS: usize = 64;
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Nobody's process: whoever owns this kennel.
+    User,
+    /// A process of this run.
+    Run(Arc<str>),
+}
+
+/// What a run is to the one that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    Started,
+    Itself,
+    Above,
+    Beside,
+    None,
+}
+
+impl App {
+    /// Who is on the other end.
+    pub(super) async fn caller(&self, asker: &Asker) -> Result<Caller, ApiError> {
+        let unknown = |why: &str| {
+            let message = format!("who asks cannot be told: {why}");
+            ApiError::new(StatusCode::FORBIDDEN, "unknown_caller", message)
+                .hint("connect again, from a process that stays")
+        };
+        let peer = match asker {
+            Asker::Token => return Ok(Caller::User),
+            Asker::Process(None) => return Err(unknown("the process that connected has ended")),
+            Asker::Process(Some(peer)) => peer.clone(),
+        };
+        let (runs, home) = (self.live.all(), self.home.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            // A program runs a moment before its start is known here; its record has it before.
+            let started = |run: &KeptRun| -> Option<Arc<Started>> {
+                let recorded = || recorded_start(&home.run_dir(&run.id)).ok().flatten();
+                run.started.clone().or_else(|| recorded().map(Arc::new))
+            };
+            let known: Vec<Arc<Started>> = runs.iter().filter_map(started).collect();
+            let known: Vec<&Started> = known.iter().map(|started| &**started).collect();
+            if let Some(found) = peer.run_among(&known)? {
+                return Ok(Caller::Run(found.run.as_str().into()));
+            }
+            // It got out of its run on the way, and may do less like this than otherwise.
+            let cookie = peer.cookie()?;
+            let found = runs.iter().find(|run| cookie.as_deref() == Some(run.id.as_bytes()));
+            Ok(found.map_or(Caller::User, |run| Caller::Run(run.id.clone())))
+        });
+        let found: Result<Caller, std::io::Error> = look.await.map_err(|_| ApiError::leaving())?;
+        found.map_err(|e| unknown(&e.to_string()))
+    }
+
+    /// The run a caller means, if it is one it may see.
+    pub(super) async fn seen(&self, caller: &Caller, name: &str) -> Result<KeptRun, ApiError> {
+        let run = self.meant_by(name).await?;
+        let Caller::Run(own) = caller else { return Ok(run) };
+        let why = match self.relation(own, &run).await? {
+            Relation::Started => return Ok(run),
+            Relation::Itself => "it is the run you are in",
+            Relation::Above => "it started the run you are in",
+            Relation::Beside => "it was started beside the run you are in, not by it",
+            Relation::None => "it was not started by the run you are in",
+        };
+        let message = format!("run {} is not yours: {why}", run.id);
+        Err(ApiError::new(StatusCode::FORBIDDEN, "not_yours", message)
+            .hint("`list` shows the runs you may see and stop"))
+    }
+
+    /// True if a caller may see a run.
+    pub(super) async fn sees(&self, caller: &Caller, run: &KeptRun) -> Result<bool, ApiError> {
+        match caller {
+            Caller::User => Ok(true),
+            Caller::Run(own) => Ok(self.relation(own, run).await? == Relation::Started),
+        }
+    }
+
+    async fn relation(&self, own: &str, run: &KeptRun) -> Result<Relation, ApiError> {
+        if own == &*run.id {
+            return Ok(Relation::Itself);
+        }
+        let (mine, its) = (self.above(&self.known(own).await?).await?, self.above(run).await?);
+        Ok(if its.iter().any(|id| id == own) {
+            Relation::Started
+        } else if mine.iter().any(|id| **id == *run.id) {
+            Relation::Above
+        } else if mine.first().is_some_and(|parent| its.first() == Some(parent)) {
+            Relation::Beside
+        } else {
+            Relation::None
+        })
+    }
+
+    /// Who started a run, and who started that, nearest first.
+    pub(super) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
+        let (mut above, mut next) = (Vec::new(), run.request.parent.clone());
+        while let Some(id) = next.filter(|_| above.len() < MAX_GENERATIONS) {
+            // One that is not kept any more has nobody above it that could be told.
+            let parent = match self.live.get(&id) {
+                Some(parent) => Some(parent),
+                None => self.store.run(&id).await?,
+            };
+            next = parent.and_then(|parent| parent.request.parent.clone());
+            above.push(id);
+        }
+        Ok(above)
+    }
+}
+
+impl Caller {
+    /// Those of the runs, given newest first, that a caller may see: a run is asked for after the
+    /// one that started it.
+    pub(super) fn own(&self, runs: Vec<KeptRun>) -> Vec<KeptRun> {
+        let Self::Run(own) = self else { return runs };
+        let mut seen: HashSet<Arc<str>> = HashSet::from([own.clone()]);
+        for run in runs.iter().rev() {
+            if run.request.parent.as_deref().is_some_and(|parent| seen.contains(parent)) {
+                seen.insert(run.id.clone());
+            }
+        }
+        seen.remove(own);
+        runs.into_iter().filter(|run| seen.contains(&run.id)).collect()
+    }
+}
