@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +23,8 @@ pub(crate) struct Home {
     path: PathBuf,
     /// Variables every command gets.
     env: Vec<(String, String)>,
+    /// Whose every command is, if not ours.
+    user: Option<u32>,
 }
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -40,18 +43,26 @@ impl Home {
         let n = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("kn-{}-{n}", std::process::id()));
         fs::create_dir_all(path.join("work")).expect("it can be made");
-        Self { path, env: Vec::new() }
+        Self { path, env: Vec::new(), user: None }
     }
 
     /// The one that another process of this test made and did not come to remove.
     pub(crate) fn left_by(pid: u32) -> Self {
         let path = std::env::temp_dir().join(format!("kn-{pid}-0"));
-        Self { path, env: Vec::new() }
+        Self { path, env: Vec::new(), user: None }
     }
 
     /// Gives every command from here on a variable.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Gives the home, and every command from here on, to another user.
+    pub(crate) fn give_to(&mut self, user: u32) {
+        for path in [self.path.clone(), self.work()] {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("we are root");
+        }
+        self.user = Some(user);
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -81,6 +92,9 @@ impl Home {
         command.args(args).env("KENNEL_HOME", &self.path).current_dir(self.work());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 
@@ -226,6 +240,7 @@ impl Home {
             assert_eq!(said.code, 0, "{id} cannot be ended: {said:?}");
         }
         let ends = self.ends();
+        let notices = self.end_notices();
         for run in self.all_runs() {
             let id = run["id"].as_str().expect("it is text").to_owned();
             assert_eq!(run["state"], "dead", "{run}");
@@ -233,11 +248,41 @@ impl Home {
             assert!(never || run["proof"].is_object(), "{run}");
             let count = ends.iter().filter(|ended| **ended == id).count();
             assert_eq!(count, 1, "{id} ended {count} times");
+            self.check_notice(&run, &id, &notices);
             assert_eq!(carriers_of(&id), Vec::<String>::new(), "{id} is said to be dead");
             let gone = || leaves_of(&id).is_empty().then_some(());
             until("its cgroup is gone", gone);
         }
         self.down();
+    }
+
+    /// One terminal notice, and it says what is known of the run: at once, or when it was settled.
+    #[track_caller]
+    fn check_notice(&self, run: &Value, id: &str, notices: &[Value]) {
+        let own: Vec<&Value> = notices.iter().filter(|notice| notice["run"] == *id).collect();
+        let ended: Vec<_> = own.iter().filter(|notice| notice["kind"] == "ended").collect();
+        assert_eq!(ended.len(), 1, "terminal notices of {run}: {own:#?}");
+        assert_eq!(ended[0]["id"], format!("{id}/ended/1"));
+        let last = own.last().expect("there is one");
+        assert_eq!(last["end"], run["end"], "what was told is not what is shown");
+    }
+
+    /// Every notice of an end, quiet ones too.
+    fn end_notices(&self) -> Vec<Value> {
+        let mut ends = Vec::new();
+        let mut after = 0;
+        loop {
+            let path = format!("/v1/notices?all=true&after={after}");
+            let (status, page) = self.ask("GET", &path, "");
+            assert_eq!(status, 200, "{page}");
+            let notices = page["notices"].as_array().cloned().unwrap_or_default();
+            if notices.is_empty() {
+                return ends;
+            }
+            let is_end = |n: &Value| n["kind"] == "ended" || n["kind"] == "settled";
+            ends.extend(notices.into_iter().filter(is_end));
+            after = page["next"].as_u64().expect("it is a number");
+        }
     }
 
     /// The runs whose end is in the journal, each as often as it is there.

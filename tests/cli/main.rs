@@ -8,7 +8,9 @@
 )]
 
 mod api;
+mod config;
 mod faults;
+mod followed;
 mod foreground;
 mod generated;
 mod home;
@@ -16,6 +18,7 @@ mod limits;
 mod mcp;
 mod meter;
 mod names;
+mod notices;
 mod openapi;
 mod real;
 mod records;
@@ -24,3 +27,4 @@ mod review;
 mod slots;
 mod terminal;
 mod upgrade;
+mod vm;

@@ -48,13 +48,17 @@ impl Failure {
     /// From an error of the API.
     pub(crate) fn from_wire(error: wire::Error) -> Self {
         let exit = match error.code.as_str() {
-            "run_not_found" | "ambiguous_run" => NOT_FOUND,
+            "run_not_found" | "ambiguous_run" | "agent_not_found" => NOT_FOUND,
             "slot_taken"
             | "stuck_survivors"
             | "worktree_in_use"
             | "id_taken"
             | "host_full"
             | "limit_not_enforceable"
+            | "limit_above_cap"
+            | "agent_busy"
+            | "config_untrusted"
+            | "config_invalid"
             | "shutting_down"
             | "lost"
             | "no_input"

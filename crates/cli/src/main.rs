@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, daemon, doctor, generate, limits, list, logs, mcp, notices, run, send, service, show,
-    stop, usage, wait,
+    attach, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run, send, service,
+    show, stop, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -61,6 +61,9 @@ enum Command {
     Up(daemon::UpArgs),
     Down(daemon::DownArgs),
     Doctor(doctor::DoctorArgs),
+    Init(config::InitArgs),
+    Trust(config::TrustArgs),
+    Config(config::ConfigArgs),
     Service(service::ServiceArgs),
     Mcp(mcp::McpArgs),
     Completions(generate::CompletionsArgs),
@@ -103,6 +106,9 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Up(args) => daemon::up(&args, &client()?),
         Command::Down(args) => daemon::down(&args, &client()?, out),
         Command::Doctor(args) => doctor::doctor(&args, &client()?, out),
+        Command::Init(args) => config::init(&args, || Ok(client()?.home), out),
+        Command::Trust(args) => config::trust(&args, &client()?.home, out),
+        Command::Config(args) => config::config(&args, &client()?.home, out),
         Command::Service(args) => service::service(&args, out),
         Command::Mcp(args) => mcp::mcp(&args, &client()?),
         Command::Completions(args) => generate::completions(&args, Cli::command()),

@@ -18,10 +18,12 @@ pub(crate) fn exit_code(run: &wire::Run) -> u8 {
     };
     match end.cause {
         wire::Cause::Limit => return TIMED_OUT,
+        wire::Cause::Oom if end.limit.is_some() => return TIMED_OUT,
         wire::Cause::NeverStarted => {
             return end.error.as_ref().map_or(RUN_FAILED, |e| start_code(&e.code));
         }
-        wire::Cause::Exit | wire::Cause::Stopped | wire::Cause::Killed | wire::Cause::Lost => {}
+        wire::Cause::Exit | wire::Cause::Stopped | wire::Cause::Killed => {}
+        wire::Cause::Oom | wire::Cause::Lost => {}
     }
     match end.status {
         wire::Status::Exited(code) => u8::try_from(code).unwrap_or(RUN_FAILED),
@@ -85,6 +87,16 @@ fn end_words(end: &wire::End, after: &str) -> String {
                 format!("limit {} reached{after} ({} of {}); {status}", l.kind, l.used, l.max)
             }
             None => format!("a limit was reached{after}; {status}"),
+        },
+        wire::Cause::Oom => match &end.limit {
+            Some(l) => format!(
+                "out of memory{after}: the kernel ended it at its limit {} of {}; {status}",
+                l.kind, l.max
+            ),
+            None => format!(
+                "out of memory{after}: the kernel ended it, though not for a limit of its own; \
+                 {status}"
+            ),
         },
         wire::Cause::Lost => match error {
             Some(why) => format!("lost{after}: {why}; its slot stays taken"),
@@ -172,9 +184,16 @@ pub(crate) fn description(run: &wire::Run) -> String {
         ("run", run.id.clone()),
         ("slot", run.slot.clone()),
         ("state", state_word(run.state).to_owned()),
+    ];
+    if let Some(agent) = &run.agent {
+        let file = run.agent_file.as_deref().unwrap_or("?");
+        lines.push(("agent", format!("{agent}, of {file}")));
+    }
+    lines.extend([
         ("command", command_line(run)),
         ("directory", run.cwd.0.to_string_lossy().into_owned()),
-    ];
+    ]);
+    lines.extend(run.notes.iter().map(|note| ("note", note.clone())));
     let times = [("requested", Some(run.requested_at)), ("started", run.started_at)];
     lines.extend(times.into_iter().filter_map(|(n, time)| Some((n, time?.to_string()))));
     if let Some(leader) = &run.leader {
@@ -251,8 +270,11 @@ fn row(run: &wire::Run, now: Time) -> [String; 10] {
     ]
 }
 
-/// What runs, without its path.
+/// The agent it was started as, else what runs, without its path.
 fn program(run: &wire::Run) -> String {
+    if let Some(agent) = &run.agent {
+        return agent.clone();
+    }
     let program = run.command.first().map(|word| word.0.to_string_lossy()).unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or(&program);
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -295,14 +317,16 @@ pub(crate) fn state_word(state: wire::State) -> &'static str {
 
 /// The command as it could be typed again, on one line.
 fn command_line(run: &wire::Run) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
-    let word = |arg: &Text| {
-        let arg = arg.0.to_string_lossy();
-        if !arg.is_empty() && arg.chars().all(plain) {
-            return arg.into_owned();
-        }
-        let shown: String = arg.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("'{}'", shown.replace('\'', "'\\''"))
-    };
+    let word = |arg: &Text| quoted(&arg.0.to_string_lossy());
     run.command.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as it could be typed, on one line.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    let shown: String = word.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("'{}'", shown.replace('\'', "'\\''"))
 }

@@ -172,6 +172,9 @@ fn unknown_request() -> Request {
         watch: Vec::new(),
         heartbeat_ms: None,
         secrets: Default::default(),
+        agent: None,
+        limits_from: Default::default(),
+        notes: Vec::new(),
     }
 }
 

@@ -7,7 +7,9 @@
 //!   kennel.db    the store
 //!   daemon.log   what a daemon that started by itself has to say
 //!   runs/ID/     one directory per run, its keeper's
+//!   trust.json   which repositories' files may be used, as they were then
 //! KENNEL_HOME/config, or $XDG_CONFIG_HOME/kennel
+//!   config.toml  caps, agents and channels of the user's own
 //!   prices.json  prices of the user's own, before those that are shipped
 //! ```
 //!
@@ -91,6 +93,22 @@ impl Home {
     #[must_use]
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// The user's own configuration, if there is any.
+    #[must_use]
+    pub fn config_file(&self) -> PathBuf {
+        self.config.join("config.toml")
+    }
+
+    /// Which repositories' files are trusted.
+    pub(crate) fn trust(&self) -> PathBuf {
+        self.state.join("trust.json")
+    }
+
+    /// Held by whoever changes that.
+    pub(crate) fn trust_lock(&self) -> PathBuf {
+        self.state.join("trust.lock")
     }
 
     /// The user's own prices, if there are any.

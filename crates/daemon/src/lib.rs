@@ -15,6 +15,7 @@ mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
 mod charge;
+pub mod config;
 mod event_loop;
 mod feed;
 mod found;
@@ -34,6 +35,7 @@ mod store;
 mod tail;
 mod text;
 mod time;
+pub mod units;
 mod watch;
 
 pub use api::wire;

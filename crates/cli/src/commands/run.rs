@@ -36,7 +36,14 @@ const HUNG_UP: u8 = 129;
 /// running.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The slot to run in; at most one run lives in it. One of its own if not said.
+    /// Run this agent of kennel.toml, or of your own configuration; the words are what it is told.
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Have that agent go on in this session of its.
+    #[arg(long, value_name = "SESSION", requires = "agent")]
+    resume: Option<String>,
+    /// The slot to run in; at most one run lives in it. The agent's name, or one of its own, if not
+    /// said.
     #[arg(long, value_name = "K")]
     slot: Option<String>,
     /// Print the run's id once it has started, and leave it running.
@@ -67,8 +74,8 @@ pub(crate) struct RunArgs {
     telling: TellingArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true)]
+    /// The command and its arguments; with --agent, what the agent is told.
+    #[arg(required_unless_present = "agent", trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
@@ -141,7 +148,8 @@ fn parse_threshold(text: &str) -> Result<(u32, String), String> {
     parts.ok_or_else(|| "use N:REGEX with N above 0, like 3:error".to_owned())
 }
 
-/// Bounds on the run, kept by its keeper, also while the daemon is down.
+/// Bounds on the run, kept by its keeper, also while the daemon is down. Those of the agent, and
+/// your own caps, can only be lowered.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
@@ -284,10 +292,18 @@ fn start(client: &Client, request: &mut wire::RunRequest) -> Result<wire::Run, F
             Err(Failure::Told { error, .. }) if error.code == "start_interrupted" => {
                 request.id = Some(new_id()?);
             }
-            started => return started.map_err(Failure::of_run),
+            started => return noted(started),
         }
     }
-    client.post("/v1/runs", request).map_err(Failure::of_run)
+    noted(client.post("/v1/runs", request))
+}
+
+/// Tells what the daemon has to say about a start.
+fn noted(started: Result<wire::Run, Failure>) -> Result<wire::Run, Failure> {
+    if let Ok(run) = &started {
+        run.notes.iter().for_each(|note| say(&format!("kennel: {note}")));
+    }
+    started.map_err(Failure::of_run)
 }
 
 fn new_id() -> Result<String, Failure> {
@@ -305,12 +321,27 @@ fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
     };
     let text = |text: OsString| Text(text);
     let worktree = args.worktree.is_some().then(|| Text(cwd.clone().into_os_string()));
-    let env = std::env::vars_os().chain(args.env);
+    let pair = |(name, value)| (text(name), text(value));
+    // An agent has variables of its own, and those that are said here come after them.
+    let (env, set_env) = match args.agent {
+        Some(_) => (Vec::new(), args.env),
+        None => (args.env, Vec::new()),
+    };
+    let env = std::env::vars_os().chain(env);
+    let prompt = match (&args.agent, args.command.is_empty()) {
+        (Some(_), false) => Some(prompt(&args.command)?),
+        (Some(_), true) | (None, _) => None,
+    };
+    let command = if args.agent.is_some() { Vec::new() } else { args.command };
     Ok(wire::RunRequest {
         id: None,
-        command: args.command.into_iter().map(text).collect(),
+        command: command.into_iter().map(text).collect(),
+        agent: args.agent,
+        prompt,
+        resume: args.resume,
+        set_env: set_env.into_iter().map(pair).collect(),
         cwd: Text(cwd.into_os_string()),
-        env: env.map(|(name, value)| (text(name), text(value))).collect(),
+        env: env.map(pair).collect(),
         slot: args.slot,
         worktree,
         pty: args.pty,
@@ -328,6 +359,15 @@ fn request(args: RunArgs) -> Result<wire::RunRequest, Failure> {
         watch: args.telling.watches(),
         heartbeat_ms: args.telling.heartbeat.map(|every| every.as_millis() as u64),
     })
+}
+
+/// What an agent is told: the words with one space between them.
+fn prompt(words: &[OsString]) -> Result<String, Failure> {
+    let texts: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
+    let texts = texts.ok_or_else(|| {
+        Failure::new(RUN_FAILED, "usage", "what an agent is told has to be text: write UTF-8")
+    })?;
+    Ok(texts.join(" "))
 }
 
 fn watch_signals() -> Result<Signals, Failure> {

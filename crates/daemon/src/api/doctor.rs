@@ -5,7 +5,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use kennel_process::{Containment, strongest_containment};
+use kennel_process::{Binds, Containment, strongest_bindings, strongest_containment};
 
 use super::error::ApiError;
 use super::{App, wire};
@@ -47,11 +47,12 @@ enum Repair {
 async fn look(app: &App, repair: Repair) -> Result<wire::Doctor, ApiError> {
     let finder =
         Finder { home: app.home.clone(), store: app.store.clone(), inbox: app.inbox.clone() };
-    let mut findings = vec![containment(), file_system(app), space(app)];
+    let mut findings = vec![containment(), bindings(), file_system(app), space(app)];
     findings.push(store(&finder).await);
     findings.extend(runs(app));
     findings.extend(leftovers(&finder, repair).await);
     findings.extend(cgroups(&finder, repair).await);
+    findings.extend(config(app).await?);
     findings.extend(linger());
     Ok(wire::Doctor { findings })
 }
@@ -90,6 +91,26 @@ fn containment() -> Finding {
             )
         }
     }
+}
+
+fn bindings() -> Finding {
+    let found = strongest_bindings();
+    let sampled = |(name, binds): (&str, Option<Binds>)| match binds {
+        Some(Binds::Sampled { because }) => Some(format!("{name}: {because}")),
+        Some(Binds::Hard { .. }) | None => None,
+    };
+    let both = [("memory", found.memory), ("pids", found.pids)];
+    let weaker: Vec<String> = both.into_iter().filter_map(sampled).collect();
+    if weaker.is_empty() {
+        let message = "limits on memory and processes are kept by the kernel";
+        return finding("limits", Level::Ok, message);
+    }
+    let message = format!("limits are sampled, not kept by the kernel: {}", weaker.join("; "));
+    finding("limits", Level::Note, message).hint(
+        "they bind all the same, a quarter of a second late. Run kennel where it is given these \
+         controllers: as a service (`kennel service install`, with systemd 254 or later), or \
+         alone in a cgroup of its own (`systemd-run --user --scope -p Delegate=yes kennel up`)",
+    )
 }
 
 fn file_system(app: &App) -> Finding {
@@ -201,6 +222,23 @@ async fn cgroups(finder: &Finder, repair: Repair) -> Vec<Finding> {
         findings.push(finding("cgroups", Level::Ok, "every cgroup of ours belongs to a run"));
     }
     findings
+}
+
+/// What is wrong with files of configuration, as far as they have been asked for.
+async fn config(app: &App) -> Result<Vec<Finding>, ApiError> {
+    let settings = app.settings.clone();
+    let problems = tokio::task::spawn_blocking(move || settings.problems()).await;
+    let problems = problems.map_err(|_| ApiError::leaving())?;
+    let wrong = |problem: &crate::config::Problem| {
+        finding("config", Level::Problem, problem.to_string()).hint(
+            "what it said last counts for new runs; if it said nothing since the daemon started, \
+             they are refused; runs that are alive keep their limits",
+        )
+    };
+    if problems.is_empty() {
+        return Ok(vec![finding("config", Level::Ok, "the configuration is in order")]);
+    }
+    Ok(problems.iter().map(wrong).collect())
 }
 
 /// Without it a user's services end with the last session, and the daemon with them.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use kennel_process::{Connection, LimitReached, Limits as Bounds, Spec};
+use kennel_process::{Bindings, Binds, Connection, LimitReached, Limits as Bounds, Spec};
 use kennel_supervisor::Unenforceable;
 use kennel_transcript::files::{Belt, Chosen, belt, chosen_session};
 use kennel_transcript::{Countable, Format, Sources, can_count};
@@ -17,9 +17,9 @@ use super::error::ApiError;
 use super::{App, wire};
 use crate::charge::Charge;
 use crate::home::Home;
-use crate::meter::{Account, Orders, own_prices};
+use crate::meter::{Account, FileAccount, Orders, own_prices};
 use crate::random::uuid;
-use crate::store::format::Ended;
+use crate::store::format::{Ended, Request};
 use crate::store::kept::KeptRun;
 
 /// Refuses values that are no bounds.
@@ -72,7 +72,7 @@ pub(super) fn by_words(limits: &wire::Limits) -> Vec<(&'static str, f64)> {
 }
 
 /// Whose words the command speaks: what was said, else what its name says.
-pub(crate) fn format_of(request: &wire::RunRequest) -> Result<Option<Format>, ApiError> {
+pub(super) fn format_of(request: &wire::RunRequest) -> Result<Option<Format>, ApiError> {
     match request.format.as_deref() {
         Some("none") => Ok(None),
         Some(name) => name
@@ -95,33 +95,50 @@ pub(super) fn unenforceable(
     if request.unenforced_ok {
         return None;
     }
-    let argv = argv(request);
-    let reason = |limit: &str| -> Option<String> {
-        let Some(format) = format else {
-            let why = "nothing reads what this command says of itself: name its --format";
-            return Some(why.to_owned());
-        };
-        let what = match limit {
-            "max_budget_usd" => Countable::Money,
-            "max_tokens" => Countable::Tokens,
-            "max_tool_turns" | "max_turns" => Countable::ToolTurns,
-            _ => return None,
-        };
-        let basis = match can_count(format, what) {
-            Ok(basis) => basis,
-            Err(why) => return Some(why.to_owned()),
-        };
-        let from_files = basis.from == Sources::Files || request.pty;
-        let unknown = chosen_session(format, &argv) == Chosen::Resumed(None);
-        (from_files && unknown).then(|| {
-            "what an older session used before cannot be told apart: name the session to resume"
-                .to_owned()
-        })
-    };
     by_words(&request.limits).into_iter().find_map(|(limit, _)| {
-        let because = reason(limit)?;
+        let because = uncountable(request, format, limit)?;
         Some(Unenforceable { limit: limit.into(), because: because.as_str().into() })
     })
+}
+
+/// Why nobody could count what a limit in the agent's words bounds.
+pub(super) fn uncountable(
+    request: &wire::RunRequest,
+    format: Option<Format>,
+    limit: &str,
+) -> Option<String> {
+    let Some(format) = format else {
+        let why = "nothing reads what this command says of itself: name its --format";
+        return Some(why.to_owned());
+    };
+    let what = match limit {
+        "max_budget_usd" => Countable::Money,
+        "max_tokens" => Countable::Tokens,
+        "max_tool_turns" | "max_turns" => Countable::ToolTurns,
+        _ => return None,
+    };
+    let basis = match can_count(format, what) {
+        Ok(basis) => basis,
+        Err(why) => return Some(why.to_owned()),
+    };
+    let from_files = basis.from == Sources::Files || request.pty;
+    let unknown = chosen_session(format, &argv(request)) == Chosen::Resumed(None);
+    (from_files && unknown).then(|| {
+        "what an older session used before cannot be told apart: name the session to resume"
+            .to_owned()
+    })
+}
+
+/// Limits without those in an agent's words that are not wanted.
+pub(super) fn only(limits: &wire::Limits, wanted: impl Fn(&str) -> bool) -> wire::Limits {
+    wire::Limits {
+        max_turns: limits.max_turns.filter(|_| wanted("max_turns")),
+        max_tool_turns: limits.max_tool_turns.filter(|_| wanted("max_tool_turns")),
+        max_budget_usd: limits.max_budget_usd.filter(|_| wanted("max_budget_usd")),
+        max_tokens: limits.max_tokens.filter(|_| wanted("max_tokens")),
+        finish_ms: limits.finish_ms.filter(|_| wanted("finish")),
+        ..limits.clone()
+    }
 }
 
 fn argv(request: &wire::RunRequest) -> Vec<String> {
@@ -131,11 +148,12 @@ fn argv(request: &wire::RunRequest) -> Vec<String> {
 /// Has the run counted: what its meter is told, and what its command line has to say for that.
 pub(super) fn count(
     spec: &mut Spec,
-    request: &wire::Limits,
+    kept: &Request,
     format: Option<Format>,
     home: &Home,
 ) -> Result<(), ApiError> {
     let Some(format) = format else { return Ok(()) };
+    let request = &kept.limits;
     let prices = match own_prices(&home.prices()) {
         Ok(prices) => prices,
         Err(e) if request.max_budget_usd.is_some() => {
@@ -153,10 +171,11 @@ pub(super) fn count(
         let all = std::iter::once(&spec.program).chain(&spec.args);
         all.map(|arg| arg.to_string_lossy().into_owned()).collect()
     };
-    let limited = !by_words(request).is_empty();
+    let named = !by_words(request).is_empty() || kept.agent.is_some();
     let (session, resumed) = match chosen_session(format, &words(spec)) {
-        // Left as it is unless something depends on it: a command is the user's own.
-        Chosen::Insert { at, flag } if limited => {
+        // Left as it is unless something depends on it: a command is the user's own. An agent's is
+        // made by us, and its session may have to go on.
+        Chosen::Insert { at, flag } if named => {
             let id =
                 uuid().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?;
             insert(spec, at, [flag.to_owned(), id.clone()]);
@@ -190,13 +209,15 @@ fn looser(limits: &wire::Limits) -> Belt {
     const TURNS_PER_TOOL_TURN: u64 = 4;
     const MORE_TURNS: u64 = 50;
     const MORE_MONEY: f64 = 1.5;
+    /// A number that every client reads; no more than this is ever spent.
+    const MOST_MONEY: f64 = 1e9;
     let turns = limits.max_tool_turns.or(limits.max_turns);
     Belt {
         turns: turns.map(|n| n.saturating_mul(TURNS_PER_TOOL_TURN).saturating_add(MORE_TURNS)),
         // Codex alone has one, and calls it under development: its settings change, and where one
         // is missing it refuses to start.
         tokens: None,
-        usd: limits.max_budget_usd.map(|usd| usd * MORE_MONEY),
+        usd: limits.max_budget_usd.map(|usd| (usd * MORE_MONEY).min(MOST_MONEY)),
     }
 }
 
@@ -225,19 +246,38 @@ pub(super) async fn limits(
     let account = told.or_else(|| run.usage_at_end());
     let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
     known.extend(counted(account.as_ref(), &run.request.limits));
-    let children = account.and_then(|account| account.children);
-    let trouble = status.and_then(|status| status.meter_trouble);
+    let children = account.as_ref().and_then(|account| account.children);
+    let warned = status.as_ref().map(|status| status.warned.clone()).unwrap_or_default();
+    let failed = status.and_then(|status| status.meter_trouble);
+    let trouble = failed.or_else(|| account.as_ref().and_then(|account| account.trouble.clone()));
+    let unconfirmed = account.as_ref().map_or(0, |account| account.unconfirmed);
+    let files_by_timer = account.as_ref().and_then(|account| account.by_timer.clone());
+    let files = account.map(|account| files_of(account.followed)).unwrap_or_default();
     let limits = asked_for(&run.request.limits)
         .into_iter()
         .map(|(kind, max)| {
             let used = known.iter().find(|limit| limit.kind == kind).map(|limit| limit.used);
-            let (source, binds) = meaning(kind);
+            let (source, binds, because) = meaning(kind, run.started.as_ref().map(|s| &s.binds));
             let (source, binds) = (source.to_owned(), binds.to_owned());
+            let from = run.request.limits_from.get(kind).cloned();
+            let from = from.unwrap_or_else(|| "the caller".to_owned());
+            let warned = warned.iter().any(|limit| limit.kind == kind);
             let children = children.and_then(|children| children.toward(kind));
-            wire::LimitStanding { kind: kind.to_owned(), used, children, max, source, binds }
+            let kind = kind.to_owned();
+            wire::LimitStanding { kind, used, children, max, from, source, binds, because, warned }
         })
         .collect();
-    Ok(Json(wire::LimitsReport { limits, trouble }))
+    Ok(Json(wire::LimitsReport { limits, trouble, unconfirmed, files, files_by_timer }))
+}
+
+/// Where each of a client's files stands.
+pub(super) fn files_of(accounts: Vec<FileAccount>) -> Vec<wire::FollowedFile> {
+    let shown = |file: FileAccount| wire::FollowedFile {
+        path: file.path,
+        state: file.state,
+        subagent: file.subagent,
+    };
+    accounts.into_iter().map(shown).collect()
 }
 
 /// What the meter counted, by the names of limits, that of descendants included.
@@ -264,14 +304,14 @@ fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached
 }
 
 /// A limit of a run above, and what is left of it.
-pub(crate) struct Left {
-    pub(crate) kind: &'static str,
-    pub(crate) of: String,
-    pub(crate) left: f64,
+pub(super) struct Left {
+    kind: &'static str,
+    pub(super) of: String,
+    left: f64,
 }
 
 /// What is left of each limit that holds for whatever this run starts.
-pub(crate) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
+pub(super) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
     let own = run.usage_now().and_then(|json| Charge::of(&json)).unwrap_or_default();
     let below = app.charges.below(&run.id);
     let by_words = by_words(&run.request.limits).into_iter();
@@ -285,7 +325,10 @@ pub(crate) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
 
 /// The same limits, none of them above what is left: and which was lowered, from what. An error if
 /// nothing is left.
-pub(crate) fn lower(limits: &mut wire::Limits, left: &Left) -> Result<Option<String>, ApiError> {
+pub(super) fn lower(
+    limits: &mut wire::Limits,
+    left: &Left,
+) -> Result<Option<(&'static str, String)>, ApiError> {
     let kind = left.kind;
     let whole = left.left.floor().max(0.0) as u64;
     let used_up = || {
@@ -295,33 +338,35 @@ pub(crate) fn lower(limits: &mut wire::Limits, left: &Left) -> Result<Option<Str
     if left.left <= 0.0 || (whole == 0 && kind != "max_budget_usd") {
         return Err(used_up());
     }
-    let told = |before: Option<String>, now: String| {
+    let told = |kind, before: Option<String>, now: String| {
         let before = before.unwrap_or_else(|| "none".to_owned());
-        Some(format!("{kind} is {now}, not {before}: that is left of run {}'s", left.of))
+        let note =
+            format!("limit {kind} is {now}, not {before}: that is left of run {}'s", left.of);
+        Some((kind, note))
     };
-    let count = |limit: &mut Option<u64>| {
+    let count = |kind, limit: &mut Option<u64>| {
         let before = *limit;
         if before.is_some_and(|max| max <= whole) {
             return None;
         }
         *limit = Some(whole);
-        told(before.map(|max| max.to_string()), whole.to_string())
+        told(kind, before.map(|max| max.to_string()), whole.to_string())
     };
     Ok(match kind {
         // The one that counts, if both are given.
         "max_turns" | "max_tool_turns" if limits.max_turns.is_some() => {
             match limits.max_tool_turns {
-                Some(_) => count(&mut limits.max_tool_turns),
-                None => count(&mut limits.max_turns),
+                Some(_) => count("max_tool_turns", &mut limits.max_tool_turns),
+                None => count("max_turns", &mut limits.max_turns),
             }
         }
-        "max_turns" | "max_tool_turns" => count(&mut limits.max_tool_turns),
-        "max_tokens" => count(&mut limits.max_tokens),
+        "max_turns" | "max_tool_turns" => count("max_tool_turns", &mut limits.max_tool_turns),
+        "max_tokens" => count("max_tokens", &mut limits.max_tokens),
         _ => match limits.max_budget_usd {
             Some(max) if max <= left.left => None,
             before => {
                 limits.max_budget_usd = Some(left.left);
-                told(before.map(|max| max.to_string()), left.left.to_string())
+                told("max_budget_usd", before.map(|max| max.to_string()), left.left.to_string())
             }
         },
     })
@@ -332,6 +377,7 @@ fn reached(run: &KeptRun) -> Option<LimitReached> {
     match run.ended.as_deref() {
         Some(Ended::Recorded(end)) => match &end.cause {
             kennel_process::Cause::Limit(limit) => Some(limit.clone()),
+            kennel_process::Cause::Oom(limit) => limit.clone(),
             kennel_process::Cause::Exit
             | kennel_process::Cause::Stopped
             | kennel_process::Cause::Killed
@@ -356,15 +402,27 @@ fn asked_for(limits: &wire::Limits) -> Vec<(&'static str, f64)> {
     by_words(limits).into_iter().chain(plain).collect()
 }
 
-/// What is counted for a limit, and how it binds.
-fn meaning(kind: &str) -> (&'static str, &'static str) {
+/// What is counted for a limit, how it binds, and why no harder.
+fn meaning(kind: &str, binds: Option<&Bindings>) -> (&'static str, &'static str, Option<String>) {
+    let sampled = |source, binds: Option<&Binds>| {
+        let because = binds.and_then(|binds| match binds {
+            Binds::Sampled { because } => Some(because.clone()),
+            Binds::Hard { .. } => None,
+        });
+        (source, "sampled", because)
+    };
+    let hard = |binds: Option<&Binds>| matches!(binds, Some(Binds::Hard { .. }));
+    let (memory, pids) =
+        (binds.and_then(|b| b.memory.as_ref()), binds.and_then(|b| b.pids.as_ref()));
     match kind {
-        "wall" => ("time since the start, suspend included", "hard"),
-        "idle" => ("output, transcript and processor time", "sampled"),
-        "output" => ("bytes as they are written", "hard"),
-        "memory" => ("memory of each process that is its own, four times a second", "sampled"),
-        "pids" => ("processes, four times a second", "sampled"),
-        _ => ("the agent's own words", "estimate"),
+        "wall" => ("time since the start, suspend included", "hard", None),
+        "idle" => ("output, transcript and processor time", "sampled", None),
+        "output" => ("bytes as they are written", "hard", None),
+        "memory" if hard(memory) => ("memory of the run's cgroup, by the kernel", "hard", None),
+        "memory" => sampled("memory of each process that is its own, four times a second", memory),
+        "pids" if hard(pids) => ("processes and threads, by the kernel", "hard", None),
+        "pids" => sampled("processes and threads, four times a second", pids),
+        _ => ("the agent's own words", "estimate", None),
     }
 }
 

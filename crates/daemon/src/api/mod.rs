@@ -9,10 +9,11 @@ mod doctor;
 pub(crate) mod error;
 mod events;
 pub(crate) mod input;
-pub(crate) mod limits;
+mod limits;
 pub(crate) mod listen;
 mod notices;
 pub(crate) mod output;
+mod plan;
 mod runs;
 pub(crate) mod start;
 mod stream;
@@ -30,12 +31,13 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::charge::Charges;
+use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
@@ -49,6 +51,8 @@ use attach::Writers;
 pub(crate) use error::ApiError;
 use error::BadQuery;
 use notices::Readers;
+#[cfg(feature = "bench")]
+pub(crate) use view::notice;
 
 /// The largest request: more than any kernel takes as arguments and environment together.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
@@ -77,6 +81,9 @@ pub(crate) struct App {
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
     pub(crate) charges: Charges,
+    pub(crate) settings: Settings,
+    /// Held by the start of an agent until it is admitted or refused.
+    pub(crate) agent_starts: Arc<Mutex<()>>,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

@@ -18,8 +18,10 @@ use kennel_process::{
     TerminalSize,
 };
 use kennel_supervisor::{Claim, Event, Refusal};
+use tokio::sync::OwnedMutexGuard;
 
 use super::error::ApiError;
+use super::plan::{Planned, digest, plan};
 use super::view::view;
 use super::{App, limits, parse, wire};
 use crate::event_loop::Outcome;
@@ -64,19 +66,37 @@ pub(crate) async fn begin(
         }
     };
     let run = RunId::new(id.as_str()).map_err(|e| ApiError::bad_request(e.to_string()))?;
-    let (mut claim, worktree) = claim(&id, &request)?;
-    claim.parent = parent.as_deref().map(Into::into);
+    let again = request.id.is_some();
     limits::check(&request.limits)?;
-    let format = limits::format_of(&request)?;
-    let unenforceable = limits::unenforceable(&request, format);
     watch::check(&request)?;
-    let mut kept = kept(&id, &request, worktree.as_ref(), &app.boot);
+    let asked = request.agent.is_some().then(|| digest(&request)).transpose()?;
+    let asked = asked.as_deref().filter(|_| again);
+    // Before its files are looked at: they may have changed since, and the run is what it was.
+    if let Some(known) = app.asked_by_agent(&id, asked).await? {
+        return app.started(&known.id).await;
+    }
+    let mut planned = plan(app, request).await?;
+    if let Some(parent) = &parent {
+        app.hold_to_what_is_left(parent, &mut planned).await?;
+    }
+    let turn = app.agent_turn(&planned).await;
+    // Whoever had the turn before may have asked for the same.
+    if let Some(known) = app.asked_by_agent(&id, asked).await? {
+        drop(turn);
+        return app.started(&known.id).await;
+    }
+    planned.find_room(&app.live)?;
+    let (mut claim, worktree) = claim(&id, &planned.request)?;
+    claim.parent = parent.as_deref().map(Into::into);
+    let format = limits::format_of(&planned.request)?;
+    let unenforceable = limits::unenforceable(&planned.request, format);
+    let mut kept = kept(&id, &planned, worktree.as_ref(), &app.boot);
     kept.parent = parent.as_deref().map(str::to_owned);
     let kept = Arc::new(kept);
-    let again = request.id.is_some();
-    let mut spec = spec(run, request, worktree)?;
+    let mut spec = spec(run, planned.request, worktree)?;
+    spec.ask = planned.gentle_signal.unwrap_or(spec.ask);
     spec.label = label(&claim, &kept);
-    limits::count(&mut spec, &kept.limits, format, &app.home)?;
+    limits::count(&mut spec, &kept, format, &app.home)?;
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
@@ -84,7 +104,9 @@ pub(crate) async fn begin(
     let event =
         Event::RunRequested { run: id.as_str().into(), claim: claim.clone(), unenforceable };
     let detail = Detail::Request(kept.clone());
-    match app.inbox.tell_with(event, detail, Some(Box::new(spec))).await {
+    let told = app.inbox.tell_with(event, detail, Some(Box::new(spec))).await;
+    drop(turn);
+    match told {
         Ok(Outcome::Done | Outcome::AlreadySo) => app.started(&id).await,
         // The same request may have been admitted, and its run ended, a moment ago.
         Ok(Outcome::Refused(Refusal::IdTaken)) if again => {
@@ -123,6 +145,55 @@ impl App {
             Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim, None)),
             None => Ok(None),
         }
+    }
+
+    /// Holds what an agent starts to what is left of its own limits and of those above it. What
+    /// nobody counts has nothing that could be held to them.
+    async fn hold_to_what_is_left(
+        &self,
+        parent: &str,
+        planned: &mut Planned,
+    ) -> Result<(), ApiError> {
+        if limits::format_of(&planned.request)?.is_none() {
+            return Ok(());
+        }
+        let parent = self.known(parent).await?;
+        let mut above = vec![parent.clone()];
+        for id in self.above(&parent).await? {
+            above.extend(self.live.get(&id));
+        }
+        for left in above.iter().flat_map(|run| limits::left(self, run)) {
+            if let Some((kind, note)) = limits::lower(&mut planned.request.limits, &left)? {
+                planned
+                    .limits_from
+                    .insert(kind.to_owned(), format!("what run {} has left", left.of));
+                planned.notes.push(note);
+            }
+        }
+        Ok(())
+    }
+
+    /// Agents are admitted one after the other: how many of one there are is counted before.
+    async fn agent_turn(&self, planned: &Planned) -> Option<OwnedMutexGuard<()>> {
+        match planned.agent {
+            Some(_) => Some(self.agent_starts.clone().lock_owned().await),
+            None => None,
+        }
+    }
+
+    /// The run of this id, if it is of an agent and was asked for before in the same words.
+    async fn asked_by_agent(
+        &self,
+        id: &str,
+        asked: Option<&str>,
+    ) -> Result<Option<KeptRun>, ApiError> {
+        let Some(asked) = asked else { return Ok(None) };
+        let known = match self.live.get(id) {
+            Some(run) => Some(run),
+            None => self.store.run(id).await?,
+        };
+        let same = |run: &KeptRun| run.request.agent.as_ref().is_some_and(|a| a.asked == asked);
+        Ok(known.filter(same))
     }
 
     /// Waits until a run that was admitted has started, and tells of it.
@@ -193,11 +264,13 @@ fn worktree(dir: &Path) -> Result<(String, String), ApiError> {
 /// out if it is too long to be kept there, as few commands are.
 fn label(claim: &Claim, request: &Request) -> Option<String> {
     let mut label = Label::of(claim, request);
+    label.request.notes.clear();
     let fits = |json: &String| json.len() <= MAX_LABEL_BYTES;
     if let Some(json) = serde_json::to_string(&label).ok().filter(fits) {
         return Some(json);
     }
     label.request.command.truncate(1);
+    label.request.limits_from.clear();
     serde_json::to_string(&label).ok().filter(fits)
 }
 
@@ -210,7 +283,8 @@ fn check_slot(slot: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn kept(id: &str, request: &wire::RunRequest, worktree: Option<&String>, boot: &str) -> Request {
+fn kept(id: &str, planned: &Planned, worktree: Option<&String>, boot: &str) -> Request {
+    let request = &planned.request;
     let shown = |argument| redact_argument(argument, &request.env);
     Request {
         command: request.command.iter().map(shown).collect(),
@@ -229,6 +303,9 @@ fn kept(id: &str, request: &wire::RunRequest, worktree: Option<&String>, boot: &
         watch: request.watch.clone(),
         heartbeat_ms: request.heartbeat_ms,
         secrets: Secrets::of(&request.env, id),
+        agent: planned.agent.clone(),
+        limits_from: planned.limits_from.clone(),
+        notes: planned.notes.clone(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a run or a line as it is kept to one as it is shown. Owns this one conversion; adds
 //! nothing.
 
-use kennel_process::{Cause, End, ExitStatus, Survivor, UnknownStatus, Verdict};
+use kennel_process::{Cause, End, ExitStatus, LimitReached, Survivor, UnknownStatus, Verdict};
 
 use super::error::start_error;
 use super::wire;
@@ -32,6 +32,9 @@ pub(crate) fn view(run: &KeptRun) -> wire::Run {
         watch: request.watch.clone(),
         heartbeat_ms: request.heartbeat_ms,
         limits: request.limits.clone(),
+        agent: request.agent.as_ref().map(|agent| agent.name.clone()),
+        agent_file: request.agent.as_ref().map(|agent| agent.file.clone()),
+        notes: request.notes.clone(),
         requested_at: Time(request.at_ms),
         started_at: started.map(|s| Time(s.at_ms)),
         ended_at: ended.map(|ended| Time(ended.at_ms())),
@@ -95,8 +98,7 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         }
         Detail::Exited(status) => event.status = Some(status_of(*status)),
         Detail::Limit(limit) => {
-            let (kind, used, max) = (limit.kind.clone(), limit.used, limit.max);
-            event.limit = Some(wire::Limit { kind, used, max });
+            event.limit = Some(limit_of(limit));
         }
         Detail::Stuck(stuck) => {
             event.stuck_because = Some(stuck.reason.clone());
@@ -248,6 +250,10 @@ fn usage_of(account: &str) -> Option<wire::Usage> {
         model: account.model,
         standing: account.standing,
         rate_limited_until: account.rate_limited_until,
+        unconfirmed: account.unconfirmed,
+        unread: account.unread,
+        files: super::limits::files_of(account.followed),
+        files_by_timer: account.by_timer,
         trouble: account.trouble,
         children: account.children.map(|children| wire::ChildrenUsage {
             turns: children.turns,
@@ -299,11 +305,8 @@ fn end_of(end: &End) -> wire::End {
         Cause::Exit => (wire::Cause::Exit, None),
         Cause::Stopped => (wire::Cause::Stopped, None),
         Cause::Killed => (wire::Cause::Killed, None),
-        Cause::Limit(reached) => {
-            let kind = reached.kind.clone();
-            let limit = wire::Limit { kind, used: reached.used, max: reached.max };
-            (wire::Cause::Limit, Some(limit))
-        }
+        Cause::Limit(reached) => (wire::Cause::Limit, Some(limit_of(reached))),
+        Cause::Oom(reached) => (wire::Cause::Oom, reached.as_ref().map(limit_of)),
         Cause::Lost => (wire::Cause::Lost, None),
         Cause::NeverStarted => (wire::Cause::NeverStarted, None),
     };
@@ -320,6 +323,10 @@ fn end_of(end: &End) -> wire::End {
         (None, Verdict::Dead(_)) => None,
     };
     wire::End { cause, status: status_of(end.status), limit, error }
+}
+
+fn limit_of(reached: &LimitReached) -> wire::Limit {
+    wire::Limit { kind: reached.kind.clone(), used: reached.used, max: reached.max }
 }
 
 fn status_of(status: ExitStatus) -> wire::Status {

@@ -20,13 +20,29 @@ pub struct RunRequest {
     pub id: Option<String>,
     /// Program and arguments: each a string, or a list of bytes where it is no text.
     #[schema(value_type = Vec<String>)]
+    #[serde(default)]
     pub command: Vec<Text>,
+    /// Instead of a command: the agent of this name in the `kennel.toml` of the directory's
+    /// repository, if that is trusted, else in the user's configuration. Its name is the slot's if
+    /// none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What that agent is told, after its own prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The session of that agent that is to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
     /// Where it starts; an absolute path.
     #[schema(value_type = String)]
     pub cwd: Text,
     /// Its whole environment, as pairs of name and value.
     #[schema(value_type = Vec<(String, String)>)]
     pub env: Vec<(Text, Text)>,
+    /// Variables over those of `env` and of the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<(String, String)>)]
+    pub set_env: Vec<(Text, Text)>,
     /// The slot it wants; one of its own if not said.
     #[serde(default)]
     pub slot: Option<String>,
@@ -43,7 +59,8 @@ pub struct RunRequest {
     /// A standard input that can be written to; else there is none. A terminal always has one.
     #[serde(default)]
     pub stdin: bool,
-    /// Bounds on it. One that cannot be enforced refuses the start.
+    /// Bounds on it. One that cannot be enforced refuses the start, and so does one above what the
+    /// agent's profile or the user's caps allow.
     #[serde(default)]
     pub limits: Limits,
     /// Whose words its output and its files are in: `claude`, `codex`, and so on, or `none`. Found
@@ -219,6 +236,15 @@ pub struct Run {
     pub heartbeat_ms: Option<u64>,
     /// Bounds on it.
     pub limits: Limits,
+    /// The agent it was started as.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// The file that agent is in.
+    #[serde(default)]
+    pub agent_file: Option<String>,
+    /// What its starter should know: limits that were lowered, configuration that is broken.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// When it was asked for.
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: Time,
@@ -287,6 +313,19 @@ pub struct Usage {
     pub standing: String,
     /// Until when the service refuses, in seconds since 1970.
     pub rate_limited_until: Option<u64>,
+    /// Responses of which only the beginning is known: what they used is seen but not confirmed, so
+    /// that tokens and cost are too low for now.
+    #[serde(default)]
+    pub unconfirmed: u64,
+    /// Lines that could not be read, or that say something no reader knows.
+    #[serde(default)]
+    pub unread: u64,
+    /// The files the client keeps about its session: the first of them.
+    #[serde(default)]
+    pub files: Vec<FollowedFile>,
+    /// Why they are looked at by the clock, and not at once when they change.
+    #[serde(default)]
+    pub files_by_timer: Option<String>,
     /// What is wrong with the counting.
     pub trouble: Option<String>,
     /// What the runs it started used, and theirs: in no other field here, and held to its limits.
@@ -305,6 +344,17 @@ pub struct ChildrenUsage {
     pub tokens: Tokens,
     /// What they cost, as far as that is known.
     pub cost_usd: f64,
+}
+
+/// A file the client keeps about its session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedFile {
+    /// Where it is, or is expected; of a long path the end.
+    pub path: String,
+    /// `late`, `following`, `rotated`, `truncated`, `missing`, or `unreadable: ` and why.
+    pub state: String,
+    /// Whether it is a sub-agent's.
+    pub subagent: bool,
 }
 
 /// What runs used together.
@@ -376,7 +426,7 @@ pub struct End {
     pub cause: Cause,
     /// How its leader ended.
     pub status: Status,
-    /// The limit that ended it.
+    /// The limit that ended it, also that of `oom` if it was the run's own.
     pub limit: Option<Limit>,
     /// Why it never started, or why it is lost.
     pub error: Option<Error>,
@@ -391,6 +441,7 @@ pub enum Cause {
     Stopped,
     Killed,
     Limit,
+    Oom,
     Lost,
     NeverStarted,
 }
@@ -414,6 +465,15 @@ pub struct LimitsReport {
     pub limits: Vec<LimitStanding>,
     /// What is wrong with the counting, if anything.
     pub trouble: Option<String>,
+    /// Responses whose use is seen and not confirmed yet.
+    #[serde(default)]
+    pub unconfirmed: u64,
+    /// The files the client keeps about its session: the first of them.
+    #[serde(default)]
+    pub files: Vec<FollowedFile>,
+    /// Why they are looked at by the clock, and not at once when they change.
+    #[serde(default)]
+    pub files_by_timer: Option<String>,
 }
 
 /// Where a run stands with one of its limits.
@@ -428,10 +488,19 @@ pub struct LimitStanding {
     pub children: Option<f64>,
     /// What is allowed.
     pub max: f64,
+    /// Who set it: the caller, an agent's profile, or a cap of the user's.
+    #[serde(default)]
+    pub from: String,
     /// What is counted.
     pub source: String,
     /// How it binds: `hard`, `sampled` or `estimate`.
     pub binds: String,
+    /// Why it does not bind harder, if it could elsewhere.
+    #[serde(default)]
+    pub because: Option<String>,
+    /// True if its warning was given, as far as that is known now.
+    #[serde(default)]
+    pub warned: bool,
 }
 
 /// A limit that was reached.
@@ -537,7 +606,8 @@ pub enum EventKind {
     Stopping,
     /// Its leader ended; the rest may live on.
     Exited,
-    /// It came near a limit. Once for each; `meter` says that its counting has failed.
+    /// It came near a limit. Once for each; `meter` says that its counting has failed, and
+    /// `transcript` that a file it rests on cannot be read as it should.
     Warned,
     /// Something else about it was told: `GET /v1/notices` says what.
     Noted,
@@ -759,8 +829,8 @@ pub struct Doctor {
 /// One thing that was looked at.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// What was looked at, in a word: `containment`, `store`, `space`, `runs`, `leftovers`,
-    /// `cgroups`, `linger`.
+    /// What was looked at, in a word: `containment`, `limits`, `store`, `space`, `runs`,
+    /// `leftovers`, `cgroups`, `config`, `linger`.
     pub check: String,
     /// How it is.
     pub level: Level,

@@ -112,7 +112,7 @@ impl App {
     }
 
     /// Who started a run, and who started that, nearest first.
-    pub(super) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
+    pub(crate) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
         let (mut above, mut next) = (Vec::new(), run.request.parent.clone());
         while let Some(id) = next.filter(|_| above.len() < MAX_GENERATIONS) {
             // One that is not kept any more has nobody above it that could be told.

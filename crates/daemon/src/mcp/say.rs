@@ -72,6 +72,7 @@ fn ended(end: &wire::End) -> String {
             )
         }
         (wire::Cause::Limit, None) => format!("reached a limit: it {status}"),
+        (wire::Cause::Oom, _) => format!("had no memory left: it {status}"),
         (wire::Cause::Lost, _) => format!("lost its keeper: it {status}"),
         (wire::Cause::NeverStarted, _) => format!("never started: {}", error_of(end)),
     }

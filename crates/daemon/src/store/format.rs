@@ -4,6 +4,7 @@
 //! What a keeper recorded is kept in its record's own shape, which every later kennel reads. The
 //! environment of a run is never kept: it holds secrets, and a start is never repeated.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kennel_process::{End, ExitStatus, LimitReached, OnExit, StartFailure, Started, Survivor};
@@ -139,12 +140,43 @@ pub(crate) struct Request {
     /// What of its environment is not to be told.
     #[serde(default, skip_serializing_if = "Secrets::is_empty")]
     pub(crate) secrets: Secrets,
+    /// The profile it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<AgentOf>,
+    /// Who set each limit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) limits_from: BTreeMap<String, String>,
+    /// What its starter should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
+}
+
+/// The profile a run was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AgentOf {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    /// What was asked for, before it was made a command: configuration may change, and the same
+    /// request is the same run.
+    pub(crate) asked: String,
 }
 
 impl Request {
     /// True if both ask for the same, whenever they did.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let then = |request: &Self| Self { at_ms: 0, boot: String::new(), ..request.clone() };
+        if let (Some(own), Some(others)) = (&self.agent, &other.agent) {
+            return own.asked == others.asked;
+        }
+        // Who set a limit, and what there was to say, is not asked for.
+        let then = |request: &Self| Self {
+            at_ms: 0,
+            boot: String::new(),
+            limits_from: BTreeMap::new(),
+            notes: Vec::new(),
+            // The environment is not compared, and nor is what is kept of it.
+            secrets: Secrets::default(),
+            ..request.clone()
+        };
         then(self) == then(other)
     }
 }

@@ -1,0 +1,258 @@
+//! Configuration: what the user's file and a repository's file say, as plain data.
+//!
+//! ```text
+//! bytes --parse--> User | Repository, or every problem with its line and the nearest right key
+//!   settings   which files count here, their last good version, and who was trusted with what
+//!   plan       an agent, a prompt and the caller's flags become what a run is asked for
+//! ```
+//!
+//! Owns: the shapes. Only `settings`, `trust` and `init` look at a disk; nothing here starts
+//! anything. A repository's file decides nothing above the user's own caps, and nothing of it is
+//! used before somebody trusted exactly these bytes.
+
+pub mod argv;
+pub mod init;
+pub mod merge;
+mod parse;
+mod problem;
+pub mod report;
+pub mod settings;
+mod stages;
+mod table;
+pub mod trust;
+
+use std::fmt;
+use std::time::Duration;
+
+use kennel_process::Signal;
+
+use crate::api::wire::Limits;
+
+pub use parse::{repository, user};
+pub use problem::Problem;
+
+/// The name of a repository's file.
+pub const REPOSITORY_FILE: &str = "kennel.toml";
+/// The largest file that is read: some hundred agents with long prompts fit in it.
+pub const MAX_FILE_BYTES: usize = 256 << 10;
+
+/// The user's own file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
+    /// Caps on every run: nobody starts one with more.
+    pub caps: Limits,
+    /// Agents that are there in every directory.
+    pub agents: Vec<Agent>,
+    /// Where notices go.
+    pub channels: Vec<Channel>,
+}
+
+/// The file of a repository.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repository {
+    /// Its agents.
+    pub agents: Vec<Agent>,
+    /// How far a story can come, in order; the default ones if the file has none.
+    pub stages: Vec<Stage>,
+    /// How stories are worked on.
+    pub project: Project,
+}
+
+/// A profile: what is started under a name, and how far it may go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agent {
+    /// What it is asked for by.
+    pub name: String,
+    /// Which stage's work it does.
+    pub role: Role,
+    /// What is started.
+    pub starts: Starts,
+    /// What it is told before anything else.
+    pub prompt: Option<String>,
+    /// Bounds on each of its runs.
+    pub limits: Limits,
+    /// Time between asking and forcing; the usual if not said.
+    pub grace: Option<Duration>,
+    /// The signal that asks it to end.
+    pub gentle_signal: Signal,
+    /// Whether it goes on in its session when it is started again for the same story.
+    pub resume: Resume,
+    /// Variables over those of whoever starts it.
+    pub env: Vec<(String, String)>,
+    /// How many of it may live at once; as many as there are slots for if not said.
+    pub max_instances: Option<u32>,
+}
+
+/// Which stage's work an agent does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the words are the file's own")]
+pub enum Role {
+    Coder,
+    Qa,
+    Merge,
+    Other,
+}
+
+/// What an agent starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Starts {
+    /// Words as they are; one that is `{prompt}` is the prompt, which else comes last.
+    Command {
+        /// Program and arguments.
+        words: Vec<String>,
+        /// Whose words it speaks; found out from the program's name if not said.
+        format: Option<String>,
+    },
+    /// A client that is known, so that its command line is made here.
+    Client {
+        /// Which.
+        client: Client,
+        /// Its program, if that has another name or place.
+        program: Option<String>,
+        /// The model it is to use.
+        model: Option<String>,
+        /// The tools it may use without asking.
+        allowed_tools: Vec<String>,
+        /// Further words for its command line.
+        args: Vec<String>,
+    },
+}
+
+/// A client whose command line is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the words are the file's own")]
+pub enum Client {
+    Claude,
+    Codex,
+    Gemini,
+    Opencode,
+}
+
+impl Client {
+    /// The word for it, which is also its program and the format it speaks.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Claude => "claude",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+            Self::Opencode => "opencode",
+        }
+    }
+}
+
+/// Whether an agent goes on in its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// When it is started again for the same story.
+    Session,
+    /// Each start is a new session.
+    Never,
+}
+
+/// How far a story can come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Its name.
+    pub name: String,
+    /// What being there means.
+    pub kind: StageKind,
+    /// Who works there.
+    pub agents: Vec<String>,
+    /// What has to succeed before a story leaves it for the next.
+    pub gates: Vec<Vec<String>>,
+    /// Where a story goes from it.
+    pub next: Option<String>,
+    /// Where it goes if the gates or the agent fail; it stays if not said.
+    pub on_failure: Option<String>,
+    /// How many runs may work there at once.
+    pub max_runs: Option<u32>,
+}
+
+/// What it means for a story to be in a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageKind {
+    /// Something is to be done.
+    Work,
+    /// It waits for somebody.
+    Hold,
+    /// Nothing is to be done any more.
+    Terminal,
+}
+
+/// How stories are worked on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Project {
+    /// The branch that work starts from and goes back to.
+    pub base_branch: Option<String>,
+    /// How often a stage is tried again before a story is blocked.
+    pub max_retries: Option<u32>,
+    /// Where worktrees are made.
+    pub worktree_root: Option<String>,
+    /// What every branch of ours begins with.
+    pub branch_prefix: Option<String>,
+    /// Files to copy into a worktree, beside those of `.worktreeinclude`.
+    pub copy: Vec<String>,
+    /// What is run in a new worktree.
+    pub setup: Vec<Vec<String>>,
+    /// What is run before one is removed.
+    pub teardown: Vec<Vec<String>>,
+}
+
+/// Where notices go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// Its name.
+    pub name: String,
+    /// How they get there.
+    pub delivery: Delivery,
+    /// Only notices of these kinds; all if it is empty.
+    pub kinds: Vec<String>,
+    /// Only those that tell of a failure.
+    pub failures_only: bool,
+}
+
+/// How notices get to where they go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// A request to this address.
+    Webhook {
+        /// `http://` or `https://`.
+        url: String,
+        /// What they are signed with.
+        secret: Option<Secret>,
+    },
+    /// A program that is started for each.
+    Command {
+        /// Program and arguments.
+        words: Vec<String>,
+    },
+    /// The desktop's own notifications.
+    Desktop,
+    /// An agent that is started, or written to.
+    Wake {
+        /// Its name.
+        agent: String,
+    },
+}
+
+/// What notices are signed with. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// This text.
+    Text(String),
+    /// What this variable of the daemon's environment holds.
+    Variable(String),
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(..)"),
+            Self::Variable(name) => write!(f, "Variable({name:?})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
