@@ -202,7 +202,7 @@ impl Call {
             let runs = self.app.store.list(Page { before: None, limit: MAX_LOOKED_AT }).await?;
             runs.into_iter().map(|run| self.app.live.get(&run.id).unwrap_or(run)).collect()
         };
-        let mut own = self.caller.own(all);
+        let mut own = self.caller.own(&self.app, all).await?;
         let left_out = own.len().saturating_sub(most);
         own.truncate(most);
         let runs = self.shown(own).await?;
@@ -510,19 +510,24 @@ impl Call {
 
 impl Call {
     /// Under which name a caller reads notices: an agent under its run's own.
-    fn consumer(&self, asked: Option<String>) -> Result<String, ApiError> {
+    async fn consumer(&self, asked: Option<String>) -> Result<String, ApiError> {
         match (&self.caller, asked) {
             (Caller::User, asked) => Ok(asked.unwrap_or_else(|| USERS_CONSUMER.to_owned())),
-            (Caller::Run(own), None) => Ok(format!("run:{own}")),
+            (Caller::Run(own), None) => {
+                // Who goes on with a session goes on where that has read.
+                let selves = self.app.selves(&self.app.known(own).await?).await?;
+                let first = selves.last().unwrap_or(own);
+                Ok(format!("run:{first}"))
+            }
             (Caller::Run(own), Some(asked)) => {
-                let message = format!("consumer {asked:?} is not yours: you read as run:{own}");
+                let message = format!("consumer {asked:?} is not yours: you read as run {own}");
                 Err(ApiError::bad_request(message).hint("leave it out"))
             }
         }
     }
 
     pub(super) async fn notices(&self, input: inputs::Notices) -> Answered {
-        let consumer = self.consumer(input.consumer)?;
+        let consumer = self.consumer(input.consumer).await?;
         let most = input.limit.unwrap_or(USUAL_NOTICES).clamp(1, MAX_NOTICES) as usize;
         let mut after = self.app.come(&consumer).await?.acked;
         let deadline = Instant::now() + Duration::from_millis(input.wait_ms).min(LONGEST_WAIT);
@@ -569,7 +574,7 @@ impl Call {
     }
 
     pub(super) async fn ack(&self, input: inputs::Ack) -> Answered {
-        let consumer = self.consumer(input.consumer)?;
+        let consumer = self.consumer(input.consumer).await?;
         let acked = self.app.acknowledge(&consumer, input.seq).await?.acked;
         let text = format!("Notices up to {acked} are not told again.");
         Ok(Answer { text, value: json!({"consumer": consumer, "acked": acked}) })
