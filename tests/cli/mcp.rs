@@ -589,7 +589,7 @@ fn what_children_use_counts_for_the_run_that_started_them() {
 
     // What is left is all a child gets, and what it uses is its parent's.
     let first = agent.call("start", child(responses("tool", 1, 5)));
-    assert!(first["lowered"][0].as_str().is_some_and(|s| s.contains("is 8")), "{first}");
+    assert!(first["notes"][0].as_str().is_some_and(|s| s.contains("is 8")), "{first}");
     let id = first["run"].as_str().expect("it has an id").to_owned();
     assert_eq!(home.show(&id)["limits"]["max_tool_turns"], 8);
     agent.over(&id);
@@ -610,7 +610,7 @@ fn what_children_use_counts_for_the_run_that_started_them() {
         let told = answer["result"]["structuredContent"].clone();
         (told["run"].is_string()).then_some(told)
     });
-    assert_eq!(refused["lowered"], json!([]), "2 of 3 is not too much: {refused}");
+    assert_eq!(refused["notes"], json!([]), "2 of 3 is not too much: {refused}");
     agent.over(refused["run"].as_str().expect("it has an id"));
     until("it is charged", || {
         (limit_of(&home, &run, "max_tool_turns")["used"] == 9.0).then_some(())
@@ -622,7 +622,7 @@ fn what_children_use_counts_for_the_run_that_started_them() {
         between = agent.start(json!({"command": script}));
     });
     let last = middle.call("start", child(format!("{}; sleep 1000", responses("tool", 1, 3))));
-    assert!(last["lowered"][0].as_str().is_some_and(|s| s.contains("is 1")), "{last}");
+    assert!(last["notes"][0].as_str().is_some_and(|s| s.contains("is 1")), "{last}");
     let end = until("it is stopped", || {
         let shown = home.show(&run);
         (shown["state"] == "dead").then(|| shown["end"].clone())
@@ -650,11 +650,11 @@ fn a_child_gets_no_more_than_its_parent_has_left_and_what_nobody_counts_any_amou
     let child = json!({"command": ["claude", "-p", "turn 1; sleep 1000"],
         "limits": {"max_budget_usd": 500.0, "max_tokens": 10}});
     let plain = agent.call("start", json!({"command": "exec sleep 1000"}));
-    assert_eq!(plain["lowered"], json!([]), "{plain}");
+    assert_eq!(plain["notes"], json!([]), "{plain}");
     let started = agent.call("start", child);
-    let lowered = started["lowered"].as_array().expect("it is a list");
-    assert_eq!(lowered.len(), 1, "{started}");
-    assert!(lowered[0].as_str().is_some_and(|s| s.starts_with("max_budget_usd is 99.9")));
+    let notes = started["notes"].as_array().expect("it is a list");
+    assert_eq!(notes.len(), 1, "{started}");
+    assert!(notes[0].as_str().is_some_and(|s| s.contains("max_budget_usd is 99.9")));
     // It reaches its own limit, and with that its parent's.
     let end = until("it is stopped", || {
         let shown = home.show(&run);
@@ -773,7 +773,7 @@ fn over_http_the_checks_come_first_and_who_asks_is_known_by_the_socket() {
     let (_, answer) = post(tcp(), &good, &start);
     let started = &answer["result"]["structuredContent"];
     assert_eq!(started["state"], "running", "{answer}");
-    assert!(started["note"].is_string(), "whose environment it has is said: {answer}");
+    assert!(started["notes"][0].is_string(), "whose environment it has is said: {answer}");
 
     // On the private socket a process of a run is that, and we are the user.
     let (_, answer) = post(home.connect(), "host: kennel\r\n", &list);

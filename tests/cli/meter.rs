@@ -40,7 +40,7 @@ eval "$script"
 "#;
 
 /// A home with the scripted client in its path, and an own HOME for the agent.
-pub(crate) fn home() -> Home {
+pub(super) fn home() -> Home {
     let mut home = Home::new();
     let bin = home.path().join("bin");
     fs::create_dir(&bin).expect("it can be made");
@@ -55,7 +55,7 @@ pub(crate) fn home() -> Home {
 }
 
 /// Some of a script: so many responses of a kind, with numbers from `first` on.
-pub(crate) fn responses(kind: &str, first: u32, count: u32) -> String {
+pub(super) fn responses(kind: &str, first: u32, count: u32) -> String {
     let last = first + count - 1;
     format!("for n in $(seq {first} {last}); do {kind} $n; done")
 }

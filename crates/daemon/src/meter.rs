@@ -27,11 +27,10 @@ use kennel_transcript::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::charge::Charge;
 pub(crate) use account::{Account, AccountTokens, doing};
 pub(crate) use files::FileAccount;
 use files::{Following, Whereabouts};
-
-use crate::charge::Charge;
 
 /// How often files are looked at that cannot be watched.
 const FILE_LOOK: Duration = Duration::from_millis(500);
@@ -282,12 +281,14 @@ impl Count {
         let spent = self.finishing.map_or(0.0, |since| since.elapsed().as_secs_f64());
         let turns = self.orders.turns.as_ref().map(|(name, max)| {
             let name = if name == "max_turns" { "max_turns" } else { "max_tool_turns" };
-            (name, used.tool_turns.saturating_add(self.charged.tool_turns) as f64, *max as f64)
+            let all = used.tool_turns.saturating_add(self.charged.tool_turns);
+            (name, all as f64, *max as f64)
         });
         let tokens = used.tokens.all().saturating_add(self.charged.tokens.all()) as f64;
+        let usd = used.usd + self.charged.cost_usd;
         let all = [
             turns,
-            self.orders.usd.map(|max| ("max_budget_usd", used.usd + self.charged.cost_usd, max)),
+            self.orders.usd.map(|max| ("max_budget_usd", usd, max)),
             self.orders.tokens.map(|max| ("max_tokens", tokens, max as f64)),
             self.orders.finish.map(|max| ("finish", spent, max)),
         ];

@@ -242,11 +242,8 @@ impl Metered {
     }
 
     pub(crate) fn charge(&self, charge: String) {
-        let mut papers = self.0.papers();
-        papers.charge = Some(charge);
-        papers.more_output = true;
-        drop(papers);
-        sound(&self.0.0.call);
+        self.0.papers().charge = Some(charge);
+        self.there_is_more();
     }
 
     /// What it has said since the last time.

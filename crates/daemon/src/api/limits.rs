@@ -72,7 +72,7 @@ pub(super) fn by_words(limits: &wire::Limits) -> Vec<(&'static str, f64)> {
 }
 
 /// Whose words the command speaks: what was said, else what its name says.
-pub(crate) fn format_of(request: &wire::RunRequest) -> Result<Option<Format>, ApiError> {
+pub(super) fn format_of(request: &wire::RunRequest) -> Result<Option<Format>, ApiError> {
     match request.format.as_deref() {
         Some("none") => Ok(None),
         Some(name) => name
@@ -304,14 +304,14 @@ fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached
 }
 
 /// A limit of a run above, and what is left of it.
-pub(crate) struct Left {
-    pub(crate) kind: &'static str,
-    pub(crate) of: String,
-    pub(crate) left: f64,
+pub(super) struct Left {
+    kind: &'static str,
+    pub(super) of: String,
+    left: f64,
 }
 
 /// What is left of each limit that holds for whatever this run starts.
-pub(crate) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
+pub(super) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
     let own = run.usage_now().and_then(|json| Charge::of(&json)).unwrap_or_default();
     let below = app.charges.below(&run.id);
     let by_words = by_words(&run.request.limits).into_iter();
@@ -325,7 +325,10 @@ pub(crate) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
 
 /// The same limits, none of them above what is left: and which was lowered, from what. An error if
 /// nothing is left.
-pub(crate) fn lower(limits: &mut wire::Limits, left: &Left) -> Result<Option<String>, ApiError> {
+pub(super) fn lower(
+    limits: &mut wire::Limits,
+    left: &Left,
+) -> Result<Option<(&'static str, String)>, ApiError> {
     let kind = left.kind;
     let whole = left.left.floor().max(0.0) as u64;
     let used_up = || {
@@ -335,33 +338,35 @@ pub(crate) fn lower(limits: &mut wire::Limits, left: &Left) -> Result<Option<Str
     if left.left <= 0.0 || (whole == 0 && kind != "max_budget_usd") {
         return Err(used_up());
     }
-    let told = |before: Option<String>, now: String| {
+    let told = |kind, before: Option<String>, now: String| {
         let before = before.unwrap_or_else(|| "none".to_owned());
-        Some(format!("{kind} is {now}, not {before}: that is left of run {}'s", left.of))
+        let note =
+            format!("limit {kind} is {now}, not {before}: that is left of run {}'s", left.of);
+        Some((kind, note))
     };
-    let count = |limit: &mut Option<u64>| {
+    let count = |kind, limit: &mut Option<u64>| {
         let before = *limit;
         if before.is_some_and(|max| max <= whole) {
             return None;
         }
         *limit = Some(whole);
-        told(before.map(|max| max.to_string()), whole.to_string())
+        told(kind, before.map(|max| max.to_string()), whole.to_string())
     };
     Ok(match kind {
         // The one that counts, if both are given.
         "max_turns" | "max_tool_turns" if limits.max_turns.is_some() => {
             match limits.max_tool_turns {
-                Some(_) => count(&mut limits.max_tool_turns),
-                None => count(&mut limits.max_turns),
+                Some(_) => count("max_tool_turns", &mut limits.max_tool_turns),
+                None => count("max_turns", &mut limits.max_turns),
             }
         }
-        "max_turns" | "max_tool_turns" => count(&mut limits.max_tool_turns),
-        "max_tokens" => count(&mut limits.max_tokens),
+        "max_turns" | "max_tool_turns" => count("max_tool_turns", &mut limits.max_tool_turns),
+        "max_tokens" => count("max_tokens", &mut limits.max_tokens),
         _ => match limits.max_budget_usd {
             Some(max) if max <= left.left => None,
             before => {
                 limits.max_budget_usd = Some(left.left);
-                told(before.map(|max| max.to_string()), left.left.to_string())
+                told("max_budget_usd", before.map(|max| max.to_string()), left.left.to_string())
             }
         },
     })

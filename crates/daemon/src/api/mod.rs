@@ -9,7 +9,7 @@ mod doctor;
 pub(crate) mod error;
 mod events;
 pub(crate) mod input;
-pub(crate) mod limits;
+mod limits;
 pub(crate) mod listen;
 mod notices;
 pub(crate) mod output;
@@ -80,10 +80,10 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
+    pub(crate) charges: Charges,
     pub(crate) settings: Settings,
     /// Held by the start of an agent until it is admitted or refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,
-    pub(crate) charges: Charges,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these

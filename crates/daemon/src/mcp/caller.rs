@@ -9,14 +9,21 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kennel_process::{Started, recorded_start};
+use kennel_transcript::Format;
+use kennel_transcript::files::{Chosen, chosen_session};
 
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::listen::Asker;
+use crate::meter::Account;
+use crate::store::Page;
 use crate::store::kept::KeptRun;
 
 /// The longest line of parents that is followed: runs start runs a few deep.
 const MAX_GENERATIONS: usize = 64;
+
+/// How far back a session that goes on is looked for.
+const MAX_SESSION_RUNS: usize = 1000;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,8 +106,10 @@ impl App {
         if own == &*run.id {
             return Ok(Relation::Itself);
         }
-        let (mine, its) = (self.above(&self.known(own).await?).await?, self.above(run).await?);
-        Ok(if its.iter().any(|id| id == own) {
+        let own = self.known(own).await?;
+        let (mine, its) = (self.above(&own).await?, self.above(run).await?);
+        let selves = self.selves(&own).await?;
+        Ok(if its.iter().any(|id| selves.iter().any(|own| **own == **id)) {
             Relation::Started
         } else if mine.iter().any(|id| **id == *run.id) {
             Relation::Above
@@ -111,8 +120,25 @@ impl App {
         })
     }
 
+    /// A run, and those before it whose session it goes on with, oldest last. What those started
+    /// is its own: who is woken to see what became of it has to be able to.
+    pub(super) async fn selves(&self, own: &KeptRun) -> Result<Vec<Arc<str>>, ApiError> {
+        let mut selves = vec![own.id.clone()];
+        let Some(session) = resumed_session(own) else { return Ok(selves) };
+        let before = Some((own.request.at_ms, own.id.to_string()));
+        let older = self.store.list(Page { before, limit: MAX_SESSION_RUNS }).await?;
+        // Beside each other, so that nobody gets at another's by resuming its session below itself.
+        let same = |run: &&KeptRun| {
+            run.ended.is_some()
+                && run.request.parent == own.request.parent
+                && session_of(run).as_deref() == Some(session.as_str())
+        };
+        selves.extend(older.iter().filter(same).map(|run| run.id.clone()));
+        Ok(selves)
+    }
+
     /// Who started a run, and who started that, nearest first.
-    pub(super) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
+    pub(crate) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
         let (mut above, mut next) = (Vec::new(), run.request.parent.clone());
         while let Some(id) = next.filter(|_| above.len() < MAX_GENERATIONS) {
             // One that is not kept any more has nobody above it that could be told.
@@ -130,15 +156,49 @@ impl App {
 impl Caller {
     /// Those of the runs, given newest first, that a caller may see: a run is asked for after the
     /// one that started it.
-    pub(super) fn own(&self, runs: Vec<KeptRun>) -> Vec<KeptRun> {
-        let Self::Run(own) = self else { return runs };
-        let mut seen: HashSet<Arc<str>> = HashSet::from([own.clone()]);
+    pub(super) async fn own(
+        &self,
+        app: &App,
+        runs: Vec<KeptRun>,
+    ) -> Result<Vec<KeptRun>, ApiError> {
+        let Self::Run(own) = self else { return Ok(runs) };
+        let selves = app.selves(&app.known(own).await?).await?;
+        let mut seen: HashSet<Arc<str>> = selves.iter().cloned().collect();
         for run in runs.iter().rev() {
             if run.request.parent.as_deref().is_some_and(|parent| seen.contains(parent)) {
                 seen.insert(run.id.clone());
             }
         }
-        seen.remove(own);
-        runs.into_iter().filter(|run| seen.contains(&run.id)).collect()
+        let shown = |run: &KeptRun| seen.contains(&run.id) && !selves.contains(&run.id);
+        Ok(runs.into_iter().filter(shown).collect())
     }
+}
+
+/// The session of an agent, by what it said, else by its command line.
+fn session_of(run: &KeptRun) -> Option<String> {
+    let account = run.usage_now().and_then(|json| serde_json::from_str::<Account>(&json).ok());
+    let said = account.and_then(|account| account.session);
+    said.or_else(|| match chosen(run)? {
+        Chosen::Already(id) | Chosen::Resumed(Some(id)) => Some(id),
+        Chosen::Resumed(None) | Chosen::Insert { .. } | Chosen::Client(_) => None,
+    })
+}
+
+/// The session an agent was told to go on with.
+fn resumed_session(run: &KeptRun) -> Option<String> {
+    match chosen(run)? {
+        Chosen::Resumed(id) => id,
+        Chosen::Already(_) | Chosen::Insert { .. } | Chosen::Client(_) => None,
+    }
+}
+
+fn chosen(run: &KeptRun) -> Option<Chosen> {
+    let words = run.request.command.iter().map(|word| word.0.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
+    let name = std::path::Path::new(words.first()?).file_name()?.to_str()?;
+    let format = match run.request.format.as_deref() {
+        Some(said) => said.parse().ok()?,
+        None => Format::guess(name)?,
+    };
+    Some(chosen_session(format, &words))
 }

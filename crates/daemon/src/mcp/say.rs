@@ -72,10 +72,7 @@ fn ended(end: &wire::End) -> String {
             )
         }
         (wire::Cause::Limit, None) => format!("reached a limit: it {status}"),
-        (wire::Cause::Oom, Some(limit)) => {
-            format!("had no more memory than its limit of {}: it {status}", limit.max)
-        }
-        (wire::Cause::Oom, None) => format!("was ended for want of memory: it {status}"),
+        (wire::Cause::Oom, _) => format!("had no memory left: it {status}"),
         (wire::Cause::Lost, _) => format!("lost its keeper: it {status}"),
         (wire::Cause::NeverStarted, _) => format!("never started: {}", error_of(end)),
     }

@@ -20,7 +20,6 @@ use super::reading::{Piece, Source, bounded, name_of, streams_of};
 use super::say;
 use crate::api::error::ApiError;
 use crate::api::input::{give, refused};
-use crate::api::limits::{format_of, left, lower};
 use crate::api::output::written;
 use crate::api::start::begin;
 use crate::api::view::view;
@@ -96,33 +95,23 @@ impl Call {
                     Taken::Nobody if tries < SLOT_TRIES => tries += 1,
                     Taken::Nobody | Taken::Other => return Err(e),
                 },
-                Ok((run, lowered)) => {
-                    let mut answer = self.started(&input, &run, false);
-                    answer.text.extend(lowered.iter().map(|what| format!(" Limit {what}.")));
-                    answer.value["lowered"] = json!(lowered);
-                    return Ok(answer);
-                }
-                Err(e) => return Err(e),
+                started => return Ok(self.started(&input, &started?, false)),
             }
         }
     }
 
-    /// The run, and which of its limits are lower than what was asked for.
-    async fn start_once(
-        &self,
-        input: &inputs::Start,
-    ) -> Result<(wire::Run, Vec<String>), ApiError> {
+    async fn start_once(&self, input: &inputs::Start) -> Result<wire::Run, ApiError> {
         let id =
             new_run_id().map_err(|e| ApiError::internal(format!("failed to make an id: {e}")))?;
-        let mut request = wire::RunRequest {
+        let request = wire::RunRequest {
             id: Some(id.clone()),
             command: words(&input.command)?,
             agent: None,
             prompt: None,
             resume: None,
-            set_env: Vec::new(),
             cwd: input.cwd.as_ref().map_or_else(|| self.around.cwd.clone(), text),
             env: self.environment(&input.env)?,
+            set_env: Vec::new(),
             slot: input.slot.clone(),
             worktree: None,
             pty: input.pty,
@@ -137,7 +126,6 @@ impl Call {
             watch: input.watch.iter().map(inputs::Watch::wire).collect(),
             heartbeat_ms: input.heartbeat_ms,
         };
-        let lowered = self.lower(&mut request).await?;
         let parent = match &self.caller {
             Caller::User => None,
             Caller::Run(own) => Some(own.clone()),
@@ -145,26 +133,7 @@ impl Call {
         // To its end, also if nobody waits for the answer any more.
         let app = self.app.clone();
         let begun = tokio::spawn(async move { begin(&app, request, parent).await });
-        Ok((begun.await.map_err(|_| ApiError::leaving())??, lowered))
-    }
-
-    /// Holds what an agent starts to what is left of its own limits and of those above it. What
-    /// nobody counts has nothing that could be held to them.
-    async fn lower(&self, request: &mut wire::RunRequest) -> Result<Vec<String>, ApiError> {
-        let Caller::Run(own) = &self.caller else { return Ok(Vec::new()) };
-        if format_of(request)?.is_none() {
-            return Ok(Vec::new());
-        }
-        let own = self.app.known(own).await?;
-        let mut above = vec![own.clone()];
-        for id in self.app.above(&own).await? {
-            above.extend(self.app.live.get(&id));
-        }
-        let mut lowered = Vec::new();
-        for left in above.iter().flat_map(|run| left(&self.app, run)) {
-            lowered.extend(lower(&mut request.limits, &left)?);
-        }
-        Ok(lowered)
+        begun.await.map_err(|_| ApiError::leaving())?
     }
 
     fn environment(&self, more: &BTreeMap<String, String>) -> Result<Vec<(Text, Text)>, ApiError> {
@@ -215,10 +184,10 @@ impl Call {
             let grade = run.containment.as_deref().unwrap_or("nothing");
             text.push_str(&format!(" It is held together by {grade} only: {because}."));
         }
-        if let (Some(note), false) = (self.around.note, already) {
-            value["note"] = note.into();
-            text.push_str(&format!(" Note: {note}."));
-        }
+        let around = self.around.note.filter(|_| !already).map(str::to_owned);
+        let notes: Vec<String> = run.notes.iter().cloned().chain(around).collect();
+        text.extend(notes.iter().map(|note| format!(" Note: {note}.")));
+        value["notes"] = json!(notes);
         for what in ignored {
             text.push_str(&format!(" Ignored: {what}."));
         }
@@ -233,7 +202,7 @@ impl Call {
             let runs = self.app.store.list(Page { before: None, limit: MAX_LOOKED_AT }).await?;
             runs.into_iter().map(|run| self.app.live.get(&run.id).unwrap_or(run)).collect()
         };
-        let mut own = self.caller.own(all);
+        let mut own = self.caller.own(&self.app, all).await?;
         let left_out = own.len().saturating_sub(most);
         own.truncate(most);
         let runs = self.shown(own).await?;
@@ -541,19 +510,24 @@ impl Call {
 
 impl Call {
     /// Under which name a caller reads notices: an agent under its run's own.
-    fn consumer(&self, asked: Option<String>) -> Result<String, ApiError> {
+    async fn consumer(&self, asked: Option<String>) -> Result<String, ApiError> {
         match (&self.caller, asked) {
             (Caller::User, asked) => Ok(asked.unwrap_or_else(|| USERS_CONSUMER.to_owned())),
-            (Caller::Run(own), None) => Ok(format!("run:{own}")),
+            (Caller::Run(own), None) => {
+                // Who goes on with a session goes on where that has read.
+                let selves = self.app.selves(&self.app.known(own).await?).await?;
+                let first = selves.last().unwrap_or(own);
+                Ok(format!("run:{first}"))
+            }
             (Caller::Run(own), Some(asked)) => {
-                let message = format!("consumer {asked:?} is not yours: you read as run:{own}");
+                let message = format!("consumer {asked:?} is not yours: you read as run {own}");
                 Err(ApiError::bad_request(message).hint("leave it out"))
             }
         }
     }
 
     pub(super) async fn notices(&self, input: inputs::Notices) -> Answered {
-        let consumer = self.consumer(input.consumer)?;
+        let consumer = self.consumer(input.consumer).await?;
         let most = input.limit.unwrap_or(USUAL_NOTICES).clamp(1, MAX_NOTICES) as usize;
         let mut after = self.app.come(&consumer).await?.acked;
         let deadline = Instant::now() + Duration::from_millis(input.wait_ms).min(LONGEST_WAIT);
@@ -600,7 +574,7 @@ impl Call {
     }
 
     pub(super) async fn ack(&self, input: inputs::Ack) -> Answered {
-        let consumer = self.consumer(input.consumer)?;
+        let consumer = self.consumer(input.consumer).await?;
         let acked = self.app.acknowledge(&consumer, input.seq).await?.acked;
         let text = format!("Notices up to {acked} are not told again.");
         Ok(Answer { text, value: json!({"consumer": consumer, "acked": acked}) })
