@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App, listen};
+use crate::channel::Channels;
 use crate::config::settings::Settings;
 use crate::event_loop::{self, EventLoop, Inbox};
 use crate::feed::Feed;
@@ -129,6 +130,7 @@ async fn serve_until_told(
         writers: Default::default(),
         talks: Default::default(),
         readers: Default::default(),
+        channels: Channels::after(last_seq),
         settings: Settings::of(home),
         agent_starts: Default::default(),
         boot,
@@ -142,6 +144,7 @@ async fn serve_until_told(
     if let Some((tcp, guard)) = tcp {
         serve_tcp(tcp, guard, app.clone());
     }
+    tokio::spawn(app.channels.clone().serve(app.clone()));
     let mut told = left.clone();
     let server = axum::serve(listen::OwnersOnly::new(listener), api::router(app))
         .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });

@@ -4,6 +4,7 @@
 //! route is written once and gives its handler and its part of the OpenAPI document.
 
 mod attach;
+mod channels;
 pub(crate) mod daemon;
 mod doctor;
 mod error;
@@ -15,10 +16,10 @@ mod notices;
 mod output;
 mod plan;
 mod runs;
-mod start;
+pub(crate) mod start;
 mod stream;
 mod usage;
-mod view;
+pub(crate) mod view;
 pub mod wire;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::channel::Channels;
 use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
@@ -76,6 +78,7 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
+    pub(crate) channels: Channels,
     pub(crate) settings: Settings,
     /// Held by the start of an agent until it is admitted or refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,
@@ -138,6 +141,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(notices::consumers))
         .routes(routes!(notices::forget))
         .routes(routes!(notices::ack))
+        .routes(routes!(channels::list))
+        .routes(routes!(channels::retry))
+        .routes(routes!(channels::test))
         .routes(routes!(daemon::daemon))
         .routes(routes!(daemon::shutdown))
         .routes(routes!(doctor::examine, doctor::fix))
@@ -261,7 +267,7 @@ impl App {
     }
 
     /// The run as soon as it is as wanted, or as it is when the time is over.
-    async fn until(
+    pub(crate) async fn until(
         &self,
         id: &str,
         bound: Duration,

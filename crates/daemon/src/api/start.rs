@@ -50,6 +50,15 @@ pub(super) async fn start(
 ) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
     let request: wire::RunRequest = parse(&body)?;
     drop(body);
+    Ok((StatusCode::CREATED, Json(begin(&app, request, None).await?)))
+}
+
+/// Has a run admitted and started, for the agent of the run `parent` if that asks for it.
+pub(crate) async fn begin(
+    app: &App,
+    request: wire::RunRequest,
+    parent: Option<Arc<str>>,
+) -> Result<wire::Run, ApiError> {
     let id = match &request.id {
         Some(id) => id.clone(),
         None => {
@@ -66,7 +75,7 @@ pub(super) async fn start(
     if let Some(known) = app.asked_by_agent(&id, asked).await? {
         return app.started(&known.id).await;
     }
-    let mut planned = plan(&app, request).await?;
+    let mut planned = plan(app, request).await?;
     let turn = app.agent_turn(&planned).await;
     // Whoever had the turn before may have asked for the same.
     if let Some(known) = app.asked_by_agent(&id, asked).await? {
@@ -74,10 +83,13 @@ pub(super) async fn start(
         return app.started(&known.id).await;
     }
     planned.find_room(&app.live)?;
-    let (claim, worktree) = claim(&id, &planned.request)?;
+    let (mut claim, worktree) = claim(&id, &planned.request)?;
+    claim.parent = parent.as_deref().map(Into::into);
     let format = limits::format_of(&planned.request)?;
     let unenforceable = limits::unenforceable(&planned.request, format);
-    let kept = Arc::new(kept(&id, &planned, worktree.as_ref(), &app.boot));
+    let mut kept = kept(&id, &planned, worktree.as_ref(), &app.boot);
+    kept.parent = parent.as_deref().map(str::to_owned);
+    let kept = Arc::new(kept);
     let mut spec = spec(run, planned.request, worktree)?;
     spec.ask = planned.gentle_signal.unwrap_or(spec.ask);
     spec.label = label(&claim, &kept);
@@ -85,7 +97,7 @@ pub(super) async fn start(
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
     }
-    make_dir(&app, &id).await?;
+    make_dir(app, &id).await?;
     let event =
         Event::RunRequested { run: id.as_str().into(), claim: claim.clone(), unenforceable };
     let detail = Detail::Request(kept.clone());
@@ -156,7 +168,7 @@ impl App {
     }
 
     /// Waits until a run that was admitted has started, and tells of it.
-    async fn started(&self, id: &str) -> Result<(StatusCode, Json<wire::Run>), ApiError> {
+    async fn started(&self, id: &str) -> Result<wire::Run, ApiError> {
         let settled = |run: &KeptRun| {
             run.started.is_some() || run.ended.is_some() || run.state == Standing::Stuck
         };
@@ -168,7 +180,7 @@ impl App {
                 let more = format!("`kennel show {id}` tells more");
                 Err(ApiError::never_started(error).hint_if_none(more))
             }
-            Some(_) | None => Ok((StatusCode::CREATED, Json(run))),
+            Some(_) | None => Ok(run),
         }
     }
 

@@ -4,6 +4,7 @@
 //! that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
 //! unique indexes refuse what the mind must not do.
 
+pub(crate) mod channel;
 pub(crate) mod consumer;
 pub(crate) mod format;
 pub(crate) mod kept;
@@ -23,6 +24,7 @@ use rusqlite::Connection;
 use crate::notice::Named;
 use crate::tail::Tails;
 use crate::time::Time;
+use channel::{Letter, Tried, Wake};
 use consumer::{Consumer, Place};
 use format::Detail;
 use kept::{KeptRun, Standing};
@@ -125,6 +127,29 @@ impl Store {
     pub(crate) async fn place(&self, name: &str) -> Result<Option<Place>, StoreError> {
         let name = name.to_owned();
         self.read(move |c| consumer::by_name(c, &name)).await
+    }
+
+    /// What a channel has given up on, oldest first.
+    pub(crate) async fn letters(&self, channel: &str) -> Result<Vec<Letter>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::letters(c, &channel)).await
+    }
+
+    /// The channels that have given up on something, and on how much.
+    pub(crate) async fn buried(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(channel::buried).await
+    }
+
+    /// How often a channel has tried the notice it is at.
+    pub(crate) async fn tried(&self, channel: &str) -> Result<Option<Tried>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::tried(c, &channel)).await
+    }
+
+    /// The notices for which a channel wakes agents, or has, since what it acknowledged.
+    pub(crate) async fn wakes(&self, channel: &str) -> Result<Vec<Wake>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::wakes(c, &channel)).await
     }
 
     /// What SQLite finds wrong with the file, if anything.
