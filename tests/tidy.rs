@@ -257,6 +257,25 @@ fn bytes_become_facts_in_few_places() {
     expect_none("records and messages are parsed at the doors of kennel-process only", &wrong);
 }
 
+#[test]
+fn only_the_command_gives_trust() {
+    let givers = ["trust::give", "trust::revoke"];
+    let mut wrong = Vec::new();
+    let mut found = 0;
+    for source in rust_sources().iter().filter(|s| !s.is_under("tests/")) {
+        for (n, line) in numbered(&source.code) {
+            if givers.iter().any(|giver| line.contains(giver)) {
+                found += 1;
+                if source.path != "crates/cli/src/commands/config.rs" {
+                    wrong.push(format!("{}:{n}: {}", source.path, line.trim()));
+                }
+            }
+        }
+    }
+    assert_eq!(found, givers.len(), "trust is not given where this test looks");
+    expect_none("no request over the API can trust a repository's file", &wrong);
+}
+
 // Crates: who may know whom.
 
 #[test]

@@ -187,7 +187,7 @@ fn nothing_of_a_file_runs_before_it_is_trusted_and_a_changed_one_asks_again() {
     assert_eq!(code, "config_untrusted", "{words}");
     assert!(words.contains("nobody has trusted it") && words.contains("kennel trust"), "{words}");
     let shown = home.ok(&["trust", text(&dir)]);
-    assert!(shown.contains("agent a: sh -c echo one") && shown.contains("make"), "{shown}");
+    assert!(shown.contains("agent a: sh -c 'echo one") && shown.contains("make"), "{shown}");
     home.ok(&[&["run"][..], &at].concat());
     let list = home.json(&["trust", "--list"]);
     assert_eq!(list["file"], format!("{}/kennel.toml", text(&dir)), "{list}");
@@ -223,11 +223,32 @@ fn nothing_of_a_file_runs_before_it_is_trusted_and_a_changed_one_asks_again() {
 }
 
 #[test]
+fn trust_that_is_given_at_the_same_time_is_given_to_all() {
+    const MANY: usize = 8;
+    let home = Home::new();
+    let dirs: Vec<PathBuf> =
+        (0..MANY).map(|n| repository(&home, &format!("r{n}"), &agent("a", ""))).collect();
+    let given: Vec<_> = dirs
+        .iter()
+        .map(|dir| home.command(&["trust", text(dir)]).stdout(Stdio::null()).spawn())
+        .collect();
+    for child in given {
+        assert!(child.expect("it runs").wait().expect("it is ours").success());
+    }
+    let list = home.ok(&["trust", "--list"]);
+    assert_eq!(list.lines().count(), MANY, "{list}");
+    assert!(dirs.iter().all(|dir| list.contains(&format!("{}/kennel.toml", text(dir)))), "{list}");
+}
+
+#[test]
 fn a_file_that_breaks_or_goes_changes_no_run_and_what_it_said_last_counts() {
     let home = Home::new();
     write(&user_file(&home), "[limits]\nwall = \"10m\"\n");
-    let dir = repository(&home, "repo", &agent("a", "pids = 50\ngrace = \"100ms\""));
+    let short = agent("short", "wall = \"3s\"\ngrace = \"100ms\"");
+    let file = agent("a", "pids = 50\ngrace = \"100ms\"") + &short;
+    let dir = repository(&home, "repo", &file);
     home.ok(&["trust", text(&dir)]);
+    let short = home.start(&["--agent", "short", "-C", text(&dir)]);
     let start = |slot: &str| {
         let args = ["run", "-d", "--agent", "a", "--slot", slot, "-C", text(&dir)];
         let said = home.kennel(&args);
@@ -272,6 +293,11 @@ fn a_file_that_breaks_or_goes_changes_no_run_and_what_it_said_last_counts() {
     let (code, words) = refused(&home, &["--", "true"]);
     assert_eq!(code, "config_invalid", "{words}");
     assert_eq!(standing(&home, &first, "wall")["max"], 600.0);
+    let ended = until("what was started under a limit ends by it", || {
+        let shown = home.show(&short);
+        (shown["state"] == "dead").then_some(shown)
+    });
+    assert_eq!(ended["end"]["limit"]["kind"], "wall", "{ended}");
     write(&user_file(&home), "");
     home.check();
 }
@@ -302,6 +328,10 @@ fn two_repositories_have_an_agent_of_the_same_name_and_the_user_a_third() {
         pids(&["--agent", "a", "-C", text(&two.join("deep/er")), "--slot", "x"]),
         Some(33.0)
     );
+    // A link that leads nowhere is no file.
+    let link = home.work().join("kennel.toml");
+    std::os::unix::fs::symlink(home.path().join("nowhere"), &link).expect("it can be made");
+    assert_eq!(pids(&["--agent", "own", "--slot", "y"]), Some(34.0));
     let (code, words) = refused(&home, &["--agent", "onw", "-C", text(&one)]);
     assert_eq!(code, "agent_not_found", "{words}");
     assert!(words.contains("is own meant?"), "{words}");

@@ -226,6 +226,7 @@ impl Home {
             assert_eq!(said.code, 0, "{id} cannot be ended: {said:?}");
         }
         let ends = self.ends();
+        let notices = self.end_notices();
         for run in self.all_runs() {
             let id = run["id"].as_str().expect("it is text").to_owned();
             assert_eq!(run["state"], "dead", "{run}");
@@ -233,11 +234,41 @@ impl Home {
             assert!(never || run["proof"].is_object(), "{run}");
             let count = ends.iter().filter(|ended| **ended == id).count();
             assert_eq!(count, 1, "{id} ended {count} times");
+            self.check_notice(&run, &id, &notices);
             assert_eq!(carriers_of(&id), Vec::<String>::new(), "{id} is said to be dead");
             let gone = || leaves_of(&id).is_empty().then_some(());
             until("its cgroup is gone", gone);
         }
         self.down();
+    }
+
+    /// One terminal notice, and it says what is known of the run: at once, or when it was settled.
+    #[track_caller]
+    fn check_notice(&self, run: &Value, id: &str, notices: &[Value]) {
+        let own: Vec<&Value> = notices.iter().filter(|notice| notice["run"] == *id).collect();
+        let ended: Vec<_> = own.iter().filter(|notice| notice["kind"] == "ended").collect();
+        assert_eq!(ended.len(), 1, "terminal notices of {run}: {own:#?}");
+        assert_eq!(ended[0]["id"], format!("{id}/ended/1"));
+        let last = own.last().expect("there is one");
+        assert_eq!(last["end"], run["end"], "what was told is not what is shown");
+    }
+
+    /// Every notice of an end, quiet ones too.
+    fn end_notices(&self) -> Vec<Value> {
+        let mut ends = Vec::new();
+        let mut after = 0;
+        loop {
+            let path = format!("/v1/notices?all=true&after={after}");
+            let (status, page) = self.ask("GET", &path, "");
+            assert_eq!(status, 200, "{page}");
+            let notices = page["notices"].as_array().cloned().unwrap_or_default();
+            if notices.is_empty() {
+                return ends;
+            }
+            let is_end = |n: &Value| n["kind"] == "ended" || n["kind"] == "settled";
+            ends.extend(notices.into_iter().filter(is_end));
+            after = page["next"].as_u64().expect("it is a number");
+        }
     }
 
     /// The runs whose end is in the journal, each as often as it is there.

@@ -10,12 +10,14 @@
 mod api;
 mod config;
 mod faults;
+mod followed;
 mod foreground;
 mod generated;
 mod home;
 mod limits;
 mod meter;
 mod names;
+mod notices;
 mod openapi;
 mod real;
 mod records;

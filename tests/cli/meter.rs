@@ -40,7 +40,7 @@ eval "$script"
 "#;
 
 /// A home with the scripted client in its path, and an own HOME for the agent.
-fn home() -> Home {
+pub(super) fn home() -> Home {
     let mut home = Home::new();
     let bin = home.path().join("bin");
     fs::create_dir(&bin).expect("it can be made");
@@ -55,19 +55,19 @@ fn home() -> Home {
 }
 
 /// Some of a script: so many responses of a kind, with numbers from `first` on.
-fn responses(kind: &str, first: u32, count: u32) -> String {
+pub(super) fn responses(kind: &str, first: u32, count: u32) -> String {
     let last = first + count - 1;
     format!("for n in $(seq {first} {last}); do {kind} $n; done")
 }
 
-fn transcript(home: &Home, session: &str) -> PathBuf {
+pub(super) fn transcript(home: &Home, session: &str) -> PathBuf {
     let work = fs::canonicalize(home.work()).expect("it is there");
     let dash = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let project: String = work.to_string_lossy().chars().map(dash).collect();
     home.path().join("agent/.claude/projects").join(project).join(format!("{session}.jsonl"))
 }
 
-fn over(home: &Home, run: &str) -> Value {
+pub(super) fn over(home: &Home, run: &str) -> Value {
     until("the run is over", || {
         let shown = home.show(run);
         (shown["state"] == "dead").then_some(shown)

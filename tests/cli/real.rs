@@ -548,7 +548,7 @@ fn claude_that_is_refused_until_a_time_says_until_when() {
         let mut world = World::new(Client::Claude, program, vec![("refused", steps)]);
         world.home.set("ANTHROPIC_API_KEY", "");
         world.home.set("CLAUDE_CODE_OAUTH_TOKEN", "none");
-        let run = world.start(&[], &[], "refused");
+        let run = world.start(&["--idle", "3s"], &[], "refused");
         let shown = world.over(&run);
         world.check_gone(&shown);
         assert_eq!(shown["end"]["cause"], "exit", "{shown}");
@@ -650,6 +650,53 @@ fn codex_resumed_after_a_kill_is_charged_for_the_new_run_alone() {
     });
 }
 
+/// A profile starts the client so that it is counted, and goes on in the session it told.
+fn a_profile_starts(client: Client, program: &Path, usd: f64) {
+    let second = vec![using("I go on.").shell("echo three").step(), using("I am done.").step()];
+    let world = World::new(client, program, vec![("escape", escape()), ("second", second)]);
+    let (kind, args) = match client {
+        Client::Claude => ("claude", "--dangerously-skip-permissions"),
+        Client::Codex => ("codex", "--dangerously-bypass-approvals-and-sandbox"),
+    };
+    let model = match client {
+        Client::Claude => "claude-sonnet-5",
+        Client::Codex => "gpt-5.4",
+    };
+    // What looks like a flag is for the model all the same.
+    let text = format!(
+        "[[agent]]\nname = \"it\"\nkind = {kind:?}\nprogram = {:?}\nmodel = {model:?}\n\
+         args = [{args:?}]\nprompt = \"--help is not wanted\"\nmax_tool_turns = 3\n",
+        world.program
+    );
+    fs::write(world.home.work().join("kennel.toml"), text).expect("it can be written");
+    world.home.ok(&["trust"]);
+    let say = |script: &str| format!("{} do your part", tag(script));
+    let run = world.home.start(&["--agent", "it", "--", &say("escape")]);
+    let shown = world.over(&run);
+    world.check_gone(&shown);
+    check_limit(&shown, "max_tool_turns", 3.0, 3.0);
+    check_counts(&shown, 3, 3, 3.0 * usd);
+    let session = shown["usage"]["session"].as_str().expect("it is known").to_owned();
+    let run = world.home.start(&["--agent", "it", "--resume", &session, "--", &say("second")]);
+    let shown = world.over(&run);
+    world.check_gone(&shown);
+    assert_eq!(shown["end"]["cause"], "exit", "{shown}");
+    assert_eq!(shown["usage"]["session"], session.as_str(), "{shown}");
+    check_counts(&shown, 2, 1, 2.0 * usd);
+    assert_eq!(world.model.played("second"), [0, 1]);
+    world.home.check();
+}
+
+#[test]
+fn claude_is_started_and_resumed_by_its_profile() {
+    alone(Client::Claude, |program| a_profile_starts(Client::Claude, program, CLAUDE_USD));
+}
+
+#[test]
+fn codex_is_started_and_resumed_by_its_profile() {
+    alone(Client::Codex, |program| a_profile_starts(Client::Codex, program, CODEX_USD));
+}
+
 #[test]
 fn claude_whose_model_says_nothing_more_is_idle() {
     alone(Client::Claude, |program| {
@@ -705,18 +752,102 @@ fn codex_that_waits_to_try_again_is_not_idle() {
             using("It works again.").step(),
         ];
         let world = World::new(Client::Codex, program, vec![("refused", steps)]);
-        let run = world.start(&["--idle", "2s"], &[], "refused");
+        let run = world.start(&["--idle", "2s", "--finish", "30s"], &[], "refused");
         until("it is told that it tries again", || {
             (world.home.show(&run)["usage"]["standing"] == "retrying").then_some(())
         });
-        // It stays for five seconds after its last word when it cannot reach its maker, and so may
-        // well be idle then; what matters is that it came so far.
+        // It stays for five seconds after its last word when it cannot reach its maker: that is its
+        // time to finish, and no idleness.
         let shown = world.over(&run);
         world.check_gone(&shown);
+        assert_eq!(shown["end"]["cause"], "exit", "{shown}");
         assert_eq!(world.model.played("refused"), [0, 1, 2], "{shown}");
         let calls = world.model.calls();
         assert!(calls[2].at - calls[1].at > Duration::from_secs(2), "{calls:?}");
         check_counts(&shown, 2, 1, 2.0 * CODEX_USD);
+        world.home.check();
+    });
+}
+
+#[test]
+fn the_tool_turns_of_claude_bind_while_the_daemon_is_dead_and_are_told_once() {
+    alone(Client::Claude, |program| {
+        let world = World::new(Client::Claude, program, vec![("escape", escape())]);
+        let run = world.start(&["--max-tool-turns", "3"], &[], "escape");
+        until("it has begun", || (!world.model.calls().is_empty()).then_some(()));
+        world.home.kill_daemon();
+        let record = world.home.run_dir(&run).join("record");
+        until("its keeper ends it alone", || {
+            fs::read_to_string(&record).ok().filter(|text| text.contains("\"ended\""))
+        });
+        assert!(world.home.daemon().is_none(), "nobody has helped");
+        // Told now, and not again by the next daemon.
+        for _ in 0..2 {
+            let shown = world.over(&run);
+            world.check_gone(&shown);
+            world.check_left(&shown);
+            check_limit(&shown, "max_tool_turns", 3.0, 3.0);
+            check_counts_of_cut(&shown, 3);
+            assert_eq!(world.home.ends(), [run.as_str()]);
+            world.home.kill_daemon();
+        }
+        assert_eq!(world.model.played("escape"), [0, 1, 2]);
+        world.home.check();
+    });
+}
+
+#[test]
+fn claude_resumed_after_its_budget_ended_it_has_the_whole_of_the_next_one() {
+    alone(Client::Claude, |program| {
+        let second = vec![using("I go on.").shell("echo three").step(), using("I am done.").step()];
+        let scripts = vec![("escape", escape()), ("second", second)];
+        let world = World::new(Client::Claude, program, scripts);
+        let session = "11111111-2222-4333-8444-555555555555";
+        let budget = ["--max-budget-usd", "0.065"];
+        let run = world.start(&budget, &["--session-id", session], "escape");
+        let shown = world.over(&run);
+        check_limit(&shown, "max_budget_usd", 3.0 * CLAUDE_USD, 0.065);
+        let run = world.start(&budget, &["--resume", session], "second");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        assert_eq!(shown["end"]["cause"], "exit", "{shown}");
+        check_counts(&shown, 2, 1, 2.0 * CLAUDE_USD);
+        assert_eq!(shown["usage"]["unconfirmed"], 0, "{shown}");
+        assert_eq!(shown["usage"]["files"][0]["state"], "following", "{shown}");
+        world.home.check();
+    });
+}
+
+#[test]
+fn the_wall_clock_ends_codex_in_the_middle_of_a_tool_that_will_not_listen() {
+    alone(Client::Codex, |program| {
+        let world = World::new(Client::Codex, program, vec![("escape", escape())]);
+        let run = world.start(&["--wall", "20s"], &[], "escape");
+        world.wait_for("stays");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        world.check_left(&shown);
+        assert_eq!(shown["end"]["limit"]["kind"], "wall", "{shown}");
+        assert!(shown["end"]["limit"]["used"].as_f64() >= Some(20.0), "{shown}");
+        check_counts(&shown, 3, 3, 3.0 * CODEX_USD);
+        assert_eq!(world.model.played("escape"), [0, 1, 2]);
+        world.home.check();
+    });
+}
+
+#[test]
+fn codex_that_stays_after_its_answer_is_ended_by_its_time_to_finish_and_not_as_idle() {
+    alone(Client::Codex, |program| {
+        let steps =
+            vec![using("I leave some.").shell("sh ./leaves").step(), using("I am done.").step()];
+        let world = World::new(Client::Codex, program, vec![("leaves", steps)]);
+        let run = world.start(&["--finish", "2s", "--idle", "1s"], &[], "leaves");
+        let shown = world.over(&run);
+        world.check_gone(&shown);
+        world.check_left(&shown);
+        assert_eq!(shown["end"]["limit"]["kind"], "finish", "{shown}");
+        check_counts(&shown, 2, 1, 2.0 * CODEX_USD);
+        assert_eq!(world.model.played("leaves"), [0, 1]);
         world.home.check();
     });
 }

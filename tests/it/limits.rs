@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel_process::{Cause, End, Event, Limits, Spec, Told};
-use kennel_tests::{PATIENCE, Scratch, containments, end_of, proof_of};
+use kennel_tests::{PATIENCE, Scratch, containments, end_of, pass, proof_of, test_keeper};
 
 fn limited(scratch: &Scratch, agent: &str, args: &[&str], limits: Limits) -> Spec {
     let mut spec = scratch.spec("run", agent, args);
@@ -99,4 +99,39 @@ fn somebody_is_warned_once_before_a_limit_is_reached() {
         }
     }
     assert_eq!(warnings, 1);
+}
+
+#[test]
+fn a_wall_clock_that_jumps_neither_ends_a_run_nor_spares_it() {
+    let keeper = test_keeper().env("KENNEL_FAILPOINT", "clock.jumps=errno:1");
+    let hour = Duration::from_secs(3600);
+    let short = Duration::from_millis(300);
+    for (wall, idle, ends) in
+        [(hour, short, Some("idle")), (short, hour, Some("wall")), (hour, hour, None)]
+    {
+        let mut scratch = Scratch::new("jumps");
+        let limits = Limits { wall: Some(wall), idle: Some(idle), ..Limits::default() };
+        let spec = limited(&scratch, "ignore_term", &[], limits);
+        scratch.add_bystanders(&spec);
+        let mut run = scratch.try_start("run", &spec, &keeper).unwrap_or_else(|e| panic!("{e}"));
+        if ends.is_none() {
+            // Asked often: each look reads the clock, and it is another time at each.
+            for _ in 0..50 {
+                pass(Duration::from_millis(10));
+                let status = run.connection.status().expect("it answers");
+                assert_eq!(status.state, kennel_process::State::Running, "{status:?}");
+            }
+            run.connection.kill().expect("it can be killed");
+        }
+        let end = end_of(&mut run);
+        let _ = proof_of(&end);
+        let century = Duration::from_secs(50 * 365 * 86_400).as_millis() as u64;
+        let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis() as u64;
+        assert!(end.at_ms == 0 || end.at_ms > now + century, "the clock did jump: {end:?}");
+        if let Some(kind) = ends {
+            let limit = stopped_by(&end, kind);
+            assert!(limit.used < 60.0, "by the clock that does not jump: {limit:?}");
+        }
+        scratch.check_gone("run");
+    }
 }

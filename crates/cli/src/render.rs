@@ -306,14 +306,16 @@ pub(crate) fn state_word(state: wire::State) -> &'static str {
 
 /// The command as it could be typed again, on one line.
 fn command_line(run: &wire::Run) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
-    let word = |arg: &Text| {
-        let arg = arg.0.to_string_lossy();
-        if !arg.is_empty() && arg.chars().all(plain) {
-            return arg.into_owned();
-        }
-        let shown: String = arg.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("'{}'", shown.replace('\'', "'\\''"))
-    };
+    let word = |arg: &Text| quoted(&arg.0.to_string_lossy());
     run.command.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as it could be typed, on one line.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    let shown: String = word.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("'{}'", shown.replace('\'', "'\\''"))
 }

@@ -81,3 +81,4 @@ pub use spec::{
     COOKIE, DEFAULT_GRACE, DEFAULT_KEEP_BYTES, EnvBase, Environment, MAX_GRACE, MAX_LABEL_BYTES,
     MIN_KEEP_BYTES, OnExit, RunId, Spec, SpecError, Stdin, Streams, TerminalSize,
 };
+pub use sys::watch::{Changes, FileWatch};

@@ -15,9 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use crate::record::LimitReached;
 use crate::spec::Spec;
 use crate::sys;
+use crate::sys::watch::{Changes, FileWatch};
 
 /// The longest account of what a run used: it goes into the record beside the proof.
 pub const MAX_USAGE_BYTES: usize = 4 << 10;
@@ -25,6 +28,8 @@ pub const MAX_USAGE_BYTES: usize = 4 << 10;
 const MAX_WORDS: usize = 64;
 /// The stack of a meter: parsers recurse a little.
 const METER_STACK_BYTES: usize = 512 << 10;
+/// Pause after a wait that failed, for want of kernel memory: it must not become a loop.
+const POLL_FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// Reads what an agent says of itself, from its output and its files, and holds it to limits.
 pub trait Meter: Send {
@@ -45,15 +50,21 @@ pub(crate) enum Word {
     Failed(String),
 }
 
-/// Why a wait was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+/// What a wait found. Nothing of it if the time was over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Woken {
     /// There may be more output.
-    Output,
-    /// The time is over.
-    Late,
+    pub output: bool,
+    /// What has changed among the files that are watched.
+    pub files: Changes,
     /// The run is over: what is there now is all.
-    Over,
+    pub over: bool,
+}
+
+impl Woken {
+    fn is_by_something(self) -> bool {
+        self.output || self.over || self.files.any()
+    }
 }
 
 /// Where keeper and meter meet. Every copy is the same one.
@@ -64,7 +75,10 @@ pub struct Desk(Arc<Shared>);
 struct Shared {
     dir: PathBuf,
     papers: Mutex<Papers>,
-    called: Condvar,
+    /// Readable when the keeper has said something.
+    call: OwnedFd,
+    /// The meter has come to its end.
+    left: Condvar,
     /// Readable when the meter has said something.
     bell: OwnedFd,
 }
@@ -83,9 +97,9 @@ struct Papers {
 impl Desk {
     fn new(dir: &Path) -> io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let bell = rustix::event::eventfd(0, flags)?;
-        let (papers, called) = (Mutex::default(), Condvar::new());
-        Ok(Self(Arc::new(Shared { dir: dir.to_owned(), papers, called, bell })))
+        let (bell, call) = (rustix::event::eventfd(0, flags)?, rustix::event::eventfd(0, flags)?);
+        let (papers, left) = (Mutex::default(), Condvar::new());
+        Ok(Self(Arc::new(Shared { dir: dir.to_owned(), papers, call, left, bell })))
     }
 
     // The meter's side.
@@ -96,25 +110,36 @@ impl Desk {
         &self.0.dir
     }
 
-    /// Waits until there is more output or the run is over, at most so long.
+    /// Waits until there is more output, a watched file has changed or the run is over; at most so
+    /// long, if that is said.
     #[must_use]
-    pub fn wait(&self, timeout: Duration) -> Woken {
-        let deadline = Instant::now() + timeout;
-        let mut papers = self.papers();
+    pub fn wait(&self, timeout: Option<Duration>, files: Option<&FileWatch>) -> Woken {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            if std::mem::take(&mut papers.more_output) {
-                return Woken::Output;
+            let woken = self.look(files);
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if woken.is_by_something() || left.is_some_and(|left| left.is_zero()) {
+                return woken;
             }
-            if papers.over {
-                return Woken::Over;
+            let left = left.map(|left| rustix::time::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            let mut fds = vec![PollFd::new(&self.0.call, PollFlags::IN)];
+            fds.extend(files.map(|files| PollFd::new(files, PollFlags::IN)));
+            // What cannot be waited for is looked at again, after the shortest of pauses.
+            if poll(&mut fds, left.as_ref()).is_err_and(|e| e != rustix::io::Errno::INTR) {
+                std::thread::sleep(POLL_FAILED_PAUSE);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Woken::Late;
-            }
-            let waited = self.0.called.wait_timeout(papers, left);
-            papers = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn look(&self, files: Option<&FileWatch>) -> Woken {
+        silence(&self.0.call);
+        let files = files.map(FileWatch::take).unwrap_or_default();
+        let mut papers = self.papers();
+        let output = std::mem::take(&mut papers.more_output);
+        Woken { output, files, over: papers.over }
     }
 
     /// A limit is near.
@@ -155,7 +180,7 @@ impl Desk {
     }
 
     fn ring(&self) {
-        let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
+        sound(&self.0.bell);
     }
 
     fn finish(&self, failed: Option<String>) {
@@ -164,7 +189,7 @@ impl Desk {
             Some(why) => self.say(Word::Failed(why)),
             None => self.ring(),
         }
-        self.0.called.notify_all();
+        self.0.left.notify_all();
     }
 
     fn papers(&self) -> MutexGuard<'_, Papers> {
@@ -202,14 +227,16 @@ impl Metered {
     }
 
     pub(crate) fn there_is_more(&self) {
-        self.0.papers().more_output = true;
-        self.0.0.called.notify_all();
+        // Who has not come for the last call needs no other.
+        let called = std::mem::replace(&mut self.0.papers().more_output, true);
+        if !called {
+            sound(&self.0.0.call);
+        }
     }
 
     /// What it has said since the last time.
     pub(crate) fn take_words(&self) -> Vec<Word> {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.0.0.bell, &mut count[..]);
+        silence(&self.0.0.bell);
         std::mem::take(&mut self.0.papers().words)
     }
 
@@ -228,16 +255,27 @@ impl Metered {
         let deadline = Instant::now() + bound;
         let mut papers = self.0.papers();
         papers.over = true;
-        self.0.0.called.notify_all();
+        sound(&self.0.0.call);
         while !papers.finished {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            let waited = self.0.0.called.wait_timeout(papers, left);
+            let waited = self.0.0.left.wait_timeout(papers, left);
             papers = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Makes a descriptor of events readable.
+fn sound(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+/// And not readable any more.
+fn silence(bell: &OwnedFd) {
+    let mut count = [0; 8];
+    let _ = rustix::io::read(bell, &mut count[..]);
 }
 
 #[cfg(test)]
@@ -252,15 +290,16 @@ mod tests {
         fn follow(&mut self, desk: &Desk) {
             let mut outputs = 0;
             loop {
-                match desk.wait(PATIENCE) {
-                    Woken::Output => {
-                        outputs += 1;
-                        let kind = "turns".to_owned();
-                        desk.warn(LimitReached { kind, used: 1.0, max: 1.0 });
-                    }
-                    Woken::Late => return,
-                    Woken::Over => return desk.tell_usage(format!("{{\"outputs\":{outputs}}}")),
+                let woken = desk.wait(Some(PATIENCE), None);
+                if woken.output {
+                    outputs += 1;
+                    let kind = "turns".to_owned();
+                    desk.warn(LimitReached { kind, used: 1.0, max: 1.0 });
                 }
+                if woken.over {
+                    return desk.tell_usage(format!("{{\"outputs\":{outputs}}}"));
+                }
+                assert!(woken.output, "it waits for ever: {woken:?}");
             }
         }
     }
@@ -300,6 +339,35 @@ mod tests {
         metered.settle(PATIENCE);
         assert_eq!(metered.usage().as_deref(), Some("{\"outputs\":1}"));
         assert!(metered.take_words().is_empty());
+    }
+
+    #[test]
+    fn changes_of_watched_files_end_a_wait_and_those_of_others_do_not() {
+        let dir = std::env::temp_dir().join(format!("kennel-watch-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (ours, theirs) = (dir.join("ours"), dir.join("theirs"));
+        std::fs::write(&ours, "a").unwrap();
+        std::fs::write(&theirs, "a").unwrap();
+        let desk = Desk::new(&dir).unwrap();
+        let watch = FileWatch::new().unwrap();
+        watch.dir(&dir).unwrap();
+        watch.file(&ours).unwrap();
+        let wait = |patience| desk.wait(Some(patience), Some(&watch)).files;
+        let append = |path: &Path| {
+            let mut file = std::fs::File::options().append(true).open(path).unwrap();
+            std::io::Write::write_all(&mut file, b"b").unwrap();
+        };
+        append(&theirs);
+        assert_eq!(wait(Duration::ZERO), Changes::default());
+        append(&ours);
+        assert_eq!(wait(PATIENCE), Changes { contents: true, names: false });
+        std::fs::write(dir.join("new"), "a").unwrap();
+        assert!(wait(PATIENCE).names);
+        let _held = std::fs::File::open(&ours).unwrap();
+        std::fs::remove_file(&ours).unwrap();
+        assert!(wait(PATIENCE).names, "also while somebody holds it open");
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(watch.file(&ours).is_err());
     }
 
     #[test]

@@ -609,9 +609,16 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The wall clock, for people; nothing is decided by it.
+/// The wall clock, for people; nothing is decided by it. Tests have it jump between 1970 and the
+/// next century.
 pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+    const CENTURY_MS: u64 = 100 * 365 * 86_400_000;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    match crate::failpoint::failpoint("clock.jumps") {
+        Ok(()) => now,
+        Err(_) if crate::sys::boottime().subsec_millis() % 2 == 0 => now + CENTURY_MS,
+        Err(_) => 0,
+    }
 }
 
 #[cfg(test)]

@@ -153,6 +153,21 @@ impl Prices {
 }
 
 impl Price {
+    /// Whether every part of it is an amount. One below nothing would be counted as nothing.
+    pub fn is_valid(&self) -> bool {
+        let above =
+            self.above.map(|above| [Some(above.input), Some(above.output), above.cache_read]);
+        let own = [
+            Some(self.input),
+            Some(self.output),
+            self.cache_read,
+            self.cache_write_5m,
+            self.cache_write_1h,
+        ];
+        let all = own.into_iter().chain(above.into_iter().flatten()).flatten();
+        all.into_iter().all(|usd| usd.is_finite() && usd >= 0.0)
+    }
+
     fn pico(&self, tokens: &Tokens) -> u64 {
         let (mut input, mut output) = (self.input, self.output);
         let mut read = self.cache_read.unwrap_or(input);

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::error::{FAILED, Failure, NOT_FOUND, REFUSED};
 use crate::output::{Out, line};
+use crate::render::quoted;
 
 /// Write a documented kennel.toml, or with --user your own config.toml. Never overwrites.
 #[derive(Debug, Args)]
@@ -123,9 +124,9 @@ fn give(home: &Home, file: &Path, shown: &str, out: &Out) -> Result<u8, Failure>
 }
 
 fn words(run: &Runs) -> String {
-    let env: Vec<String> = run.env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
-    let text = format!("  {}: {}{}", run.what, env.concat(), run.command.join(" "));
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let env = run.env.iter().map(|(name, value)| quoted(&format!("{name}={value}")));
+    let words: Vec<String> = env.chain(run.command.iter().map(|word| quoted(word))).collect();
+    format!("  {}: {}", run.what, words.join(" "))
 }
 
 /// The file that is there now.

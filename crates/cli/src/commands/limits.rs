@@ -28,8 +28,18 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
     for limit in &report.limits {
         line(&words(limit))?;
     }
+    for file in &report.files {
+        line(&format!("{:<15} {}", file.state, file.path))?;
+    }
+    if report.unconfirmed > 0 {
+        let few = report.unconfirmed;
+        say(&format!("kennel: what {few} responses used is not confirmed yet, and may be more"));
+    }
+    if let Some(why) = &report.files_by_timer {
+        say(&format!("kennel: files are looked at twice a second: {why}"));
+    }
     if let Some(trouble) = &report.trouble {
-        say(&format!("kennel: its counting has failed: {trouble}"));
+        say(&format!("kennel: the counting has trouble: {trouble}"));
     }
     Ok(0)
 }

@@ -15,7 +15,7 @@ use kennel_transcript::{Countable, Format, Sources, can_count};
 use super::error::ApiError;
 use super::{App, wire};
 use crate::home::Home;
-use crate::meter::{Account, Orders, own_prices};
+use crate::meter::{Account, FileAccount, Orders, own_prices};
 use crate::random::uuid;
 use crate::store::format::{Ended, Request};
 use crate::store::kept::KeptRun;
@@ -207,13 +207,15 @@ fn looser(limits: &wire::Limits) -> Belt {
     const TURNS_PER_TOOL_TURN: u64 = 4;
     const MORE_TURNS: u64 = 50;
     const MORE_MONEY: f64 = 1.5;
+    /// A number that every client reads; no more than this is ever spent.
+    const MOST_MONEY: f64 = 1e9;
     let turns = limits.max_tool_turns.or(limits.max_turns);
     Belt {
         turns: turns.map(|n| n.saturating_mul(TURNS_PER_TOOL_TURN).saturating_add(MORE_TURNS)),
         // Codex alone has one, and calls it under development: its settings change, and where one
         // is missing it refuses to start.
         tokens: None,
-        usd: limits.max_budget_usd.map(|usd| usd * MORE_MONEY),
+        usd: limits.max_budget_usd.map(|usd| (usd * MORE_MONEY).min(MOST_MONEY)),
     }
 }
 
@@ -239,8 +241,14 @@ pub(super) async fn limits(
     let mut known = status.as_ref().map(|status| status.limits.clone()).unwrap_or_default();
     known.extend(reached(&run));
     let told = status.as_ref().and_then(|status| status.usage.clone());
-    known.extend(counted(told.or_else(|| run.usage_at_end()), &run.request.limits));
-    let trouble = status.and_then(|status| status.meter_trouble);
+    let account = told.or_else(|| run.usage_at_end());
+    let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
+    known.extend(counted(account.as_ref(), &run.request.limits));
+    let failed = status.and_then(|status| status.meter_trouble);
+    let trouble = failed.or_else(|| account.as_ref().and_then(|account| account.trouble.clone()));
+    let unconfirmed = account.as_ref().map_or(0, |account| account.unconfirmed);
+    let files_by_timer = account.as_ref().and_then(|account| account.by_timer.clone());
+    let files = account.map(|account| files_of(account.followed)).unwrap_or_default();
     let limits = asked_for(&run.request.limits)
         .into_iter()
         .map(|(kind, max)| {
@@ -252,15 +260,23 @@ pub(super) async fn limits(
             wire::LimitStanding { kind: kind.to_owned(), used, max, from, source, binds }
         })
         .collect();
-    Ok(Json(wire::LimitsReport { limits, trouble }))
+    Ok(Json(wire::LimitsReport { limits, trouble, unconfirmed, files, files_by_timer }))
+}
+
+/// Where each of a client's files stands.
+pub(super) fn files_of(accounts: Vec<FileAccount>) -> Vec<wire::FollowedFile> {
+    let shown = |file: FileAccount| wire::FollowedFile {
+        path: file.path,
+        state: file.state,
+        subagent: file.subagent,
+    };
+    accounts.into_iter().map(shown).collect()
 }
 
 /// What the meter counted, by the names of limits.
-fn counted(account: Option<String>, limits: &wire::Limits) -> Vec<LimitReached> {
-    let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
+fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached> {
     let Some(account) = account else { return Vec::new() };
-    let tokens = account.tokens;
-    let all = tokens.input + tokens.output + tokens.cache_read + tokens.cache_write;
+    let all = account.tokens.all();
     let used = |kind: &str| match kind {
         "max_turns" | "max_tool_turns" => Some(account.tool_turns as f64),
         "max_budget_usd" => account.cost_usd,

@@ -113,10 +113,10 @@ fn by_model(lines: &mut BTreeMap<String, wire::UsageLine>, account: &Account) {
 }
 
 fn add_tokens(to: &mut wire::Tokens, from: &AccountTokens) {
-    to.input += from.input;
-    to.output += from.output;
-    to.cache_read += from.cache_read;
-    to.cache_write += from.cache_write;
+    to.input = to.input.saturating_add(from.input);
+    to.output = to.output.saturating_add(from.output);
+    to.cache_read = to.cache_read.saturating_add(from.cache_read);
+    to.cache_write = to.cache_write.saturating_add(from.cache_write);
 }
 
 /// The agent it was started as, else what runs, without its path.

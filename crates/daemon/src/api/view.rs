@@ -268,6 +268,10 @@ fn usage_of(account: &str) -> Option<wire::Usage> {
         model: account.model,
         standing: account.standing,
         rate_limited_until: account.rate_limited_until,
+        unconfirmed: account.unconfirmed,
+        unread: account.unread,
+        files: super::limits::files_of(account.followed),
+        files_by_timer: account.by_timer,
         trouble: account.trouble,
     })
 }

@@ -59,7 +59,8 @@ pub struct RunRequest {
     /// A standard input that can be written to; else there is none. A terminal always has one.
     #[serde(default)]
     pub stdin: bool,
-    /// Bounds on it. One that cannot be enforced refuses the start.
+    /// Bounds on it. One that cannot be enforced refuses the start, and so does one above what the
+    /// agent's profile or the user's caps allow.
     #[serde(default)]
     pub limits: Limits,
     /// Whose words its output and its files are in: `claude`, `codex`, and so on, or `none`. Found
@@ -312,8 +313,32 @@ pub struct Usage {
     pub standing: String,
     /// Until when the service refuses, in seconds since 1970.
     pub rate_limited_until: Option<u64>,
+    /// Responses of which only the beginning is known: what they used is seen but not confirmed, so
+    /// that tokens and cost are too low for now.
+    #[serde(default)]
+    pub unconfirmed: u64,
+    /// Lines that could not be read, or that say something no reader knows.
+    #[serde(default)]
+    pub unread: u64,
+    /// The files the client keeps about its session: the first of them.
+    #[serde(default)]
+    pub files: Vec<FollowedFile>,
+    /// Why they are looked at by the clock, and not at once when they change.
+    #[serde(default)]
+    pub files_by_timer: Option<String>,
     /// What is wrong with the counting.
     pub trouble: Option<String>,
+}
+
+/// A file the client keeps about its session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedFile {
+    /// Where it is, or is expected; of a long path the end.
+    pub path: String,
+    /// `late`, `following`, `rotated`, `truncated`, `missing`, or `unreadable: ` and why.
+    pub state: String,
+    /// Whether it is a sub-agent's.
+    pub subagent: bool,
 }
 
 /// What runs used together.
@@ -423,6 +448,15 @@ pub struct LimitsReport {
     pub limits: Vec<LimitStanding>,
     /// What is wrong with the counting, if anything.
     pub trouble: Option<String>,
+    /// Responses whose use is seen and not confirmed yet.
+    #[serde(default)]
+    pub unconfirmed: u64,
+    /// The files the client keeps about its session: the first of them.
+    #[serde(default)]
+    pub files: Vec<FollowedFile>,
+    /// Why they are looked at by the clock, and not at once when they change.
+    #[serde(default)]
+    pub files_by_timer: Option<String>,
 }
 
 /// Where a run stands with one of its limits.
@@ -546,7 +580,8 @@ pub enum EventKind {
     Stopping,
     /// Its leader ended; the rest may live on.
     Exited,
-    /// It came near a limit. Once for each; `meter` says that its counting has failed.
+    /// It came near a limit. Once for each; `meter` says that its counting has failed, and
+    /// `transcript` that a file it rests on cannot be read as it should.
     Warned,
     /// Something else about it was told: `GET /v1/notices` says what.
     Noted,

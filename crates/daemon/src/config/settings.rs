@@ -284,7 +284,10 @@ impl<T> Versions<T> {
             },
         };
         for problem in &self.problems {
-            tracing::warn!("{problem}; what it said last counts");
+            match &self.good {
+                Some(_) => tracing::warn!("{}", last_good_counts(problem)),
+                None => tracing::warn!("{problem}; nothing is started by it"),
+            }
         }
         self.last = Some(now);
     }

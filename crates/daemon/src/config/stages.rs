@@ -2,16 +2,20 @@
 //! default pipeline and what makes one senseless. Nothing is moved through it here.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::parse::{named, unknown};
 use super::problem::Problems;
 use super::table::Table;
 use super::{Agent, Role, Stage, StageKind};
 
-/// A stage as it stands in the file, with its place among the others.
+/// A stage as it stands in the file, with where it says what.
 struct Written {
     stage: Stage,
     order: Option<u64>,
+    agents_at: Range<usize>,
+    next_at: Range<usize>,
+    on_failure_at: Range<usize>,
 }
 
 /// The stages of a file, or the default ones.
@@ -31,10 +35,13 @@ pub(super) fn stages(
         return Vec::new();
     }
     written.sort_by_key(|stage| stage.order);
-    let mut stages: Vec<Stage> = written.into_iter().map(|written| written.stage).collect();
-    join(&mut stages);
-    check(root, to, &stages, agents, others);
-    stages
+    join(&mut written);
+    let own = agents.iter().map(|agent| agent.name.as_str());
+    let known: Vec<&str> = own.chain(others.iter().map(String::as_str)).collect();
+    for stage in &written {
+        check(to, stage, &written, &known);
+    }
+    written.into_iter().map(|written| written.stage).collect()
 }
 
 fn one(table: &Table<'_, '_>, to: &mut Problems<'_>, name: String) -> Option<Written> {
@@ -65,14 +72,16 @@ fn one(table: &Table<'_, '_>, to: &mut Problems<'_>, name: String) -> Option<Wri
             }
         }
     }
-    Some(Written { stage, order })
+    let [agents_at, next_at, on_failure_at] =
+        ["agents", "next", "on_failure"].map(|key| table.place(key));
+    Some(Written { stage, order, agents_at, next_at, on_failure_at })
 }
 
 /// Work without a next stage goes to the one behind it.
-fn join(stages: &mut [Stage]) {
+fn join(stages: &mut [Written]) {
     let names: Vec<(String, StageKind)> =
-        stages.iter().map(|stage| (stage.name.clone(), stage.kind)).collect();
-    for (n, stage) in stages.iter_mut().enumerate() {
+        stages.iter().map(|Written { stage, .. }| (stage.name.clone(), stage.kind)).collect();
+    for (n, Written { stage, .. }) in stages.iter_mut().enumerate() {
         if stage.kind == StageKind::Work && stage.next.is_none() {
             let behind = names[n + 1..].iter().find(|(_, kind)| *kind != StageKind::Hold);
             stage.next = behind.map(|(name, _)| name.clone());
@@ -80,46 +89,28 @@ fn join(stages: &mut [Stage]) {
     }
 }
 
-fn check(
-    root: &Table<'_, '_>,
-    to: &mut Problems<'_>,
-    stages: &[Stage],
-    agents: &[Agent],
-    others: &[String],
-) {
-    let names: Vec<&str> = stages.iter().map(|stage| stage.name.as_str()).collect();
-    let known: Vec<&str> = agents
-        .iter()
-        .map(|agent| agent.name.as_str())
-        .chain(others.iter().map(String::as_str))
-        .collect();
-    // Found again by its name, for the place of what is wrong.
-    let mut unread = Problems::of("", "");
-    let tables = root.tables(&mut unread, "stage");
-    let table_of = |name: &str| {
-        tables
-            .iter()
-            .find(|table| table.text(&mut Problems::of("", ""), "name").as_deref() == Some(name))
-    };
-    for stage in stages {
-        let Some(table) = table_of(&stage.name) else { continue };
-        for agent in stage.agents.iter().filter(|agent| !known.contains(&agent.as_str())) {
-            table.wrong(to, "agents", unknown("agent", agent, &known));
+fn check(to: &mut Problems<'_>, written: &Written, all: &[Written], known: &[&str]) {
+    let Written { stage, agents_at, next_at, on_failure_at, .. } = written;
+    for agent in stage.agents.iter().filter(|agent| !known.contains(&agent.as_str())) {
+        to.at(agents_at.clone(), "stage.agents", unknown("agent", agent, known));
+    }
+    let names: Vec<&str> = all.iter().map(|other| other.stage.name.as_str()).collect();
+    for (at, key, target) in [
+        (next_at, "stage.next", &stage.next),
+        (on_failure_at, "stage.on_failure", &stage.on_failure),
+    ] {
+        if let Some(target) = target.as_deref().filter(|name| !names.contains(name)) {
+            to.at(at.clone(), key, unknown("stage", target, &names));
         }
-        for (key, target) in [("next", &stage.next), ("on_failure", &stage.on_failure)] {
-            if let Some(target) = target.as_deref().filter(|name| !names.contains(name)) {
-                table.wrong(to, key, unknown("stage", target, &names));
-            }
-        }
-        if stage.kind == StageKind::Work && !ends(stage, stages) {
-            let message = "no terminal stage can be reached from here: a story would never end";
-            table.wrong(to, "next", message);
-        }
+    }
+    if stage.kind == StageKind::Work && !ends(stage, all) {
+        let message = "no terminal stage can be reached from here: a story would never end";
+        to.at(next_at.clone(), "stage.next", message);
     }
 }
 
 /// True if some way leads from a stage to a terminal one. What is misnamed is told elsewhere.
-fn ends(from: &Stage, stages: &[Stage]) -> bool {
+fn ends(from: &Stage, all: &[Written]) -> bool {
     let mut seen = BTreeSet::new();
     let mut open = vec![from];
     while let Some(stage) = open.pop() {
@@ -130,8 +121,8 @@ fn ends(from: &Stage, stages: &[Stage]) -> bool {
             continue;
         }
         for target in [&stage.next, &stage.on_failure].into_iter().flatten() {
-            match stages.iter().find(|other| other.name == *target) {
-                Some(next) => open.push(next),
+            match all.iter().find(|other| other.stage.name == *target) {
+                Some(next) => open.push(&next.stage),
                 None => return true,
             }
         }

@@ -14,6 +14,7 @@ pub(crate) mod proc;
 pub(crate) mod pty;
 pub(crate) mod signals;
 pub(crate) mod wait;
+pub(crate) mod watch;
 
 pub(crate) use pidfd::{Pid, Pidfd};
 
