@@ -8,6 +8,7 @@
 )]
 
 mod api;
+mod channels;
 mod config;
 mod faults;
 mod followed;
@@ -20,6 +21,7 @@ mod names;
 mod notices;
 mod openapi;
 mod real;
+mod receiver;
 mod records;
 mod recovery;
 mod review;

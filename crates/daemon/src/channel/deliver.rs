@@ -9,16 +9,17 @@
 //! Owns: the order, the pauses and when to give up. A dead letter and the place that moves over it
 //! are one transaction. Dead letters that somebody wants again come before what is new.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
-use super::{Again, Failed, Known, body_of, hook, wants, webhook, words};
+use super::{Again, Failed, Known, Poke, body_of, hook, wants, webhook, words};
 use crate::api::{App, view, wire};
 use crate::config::{Channel, Delivery};
 use crate::store::channel::{Letter, Mark, Tried, consumer_of};
-use crate::store::consumer::Ack;
+use crate::store::consumer::{Ack, Place};
 use crate::store::{StoreError, Wanted};
 use crate::time::Time;
 
@@ -42,7 +43,7 @@ pub(super) struct Postman {
     pub(super) app: App,
     pub(super) channel: Arc<Channel>,
     pub(super) known: Arc<Mutex<Known>>,
-    pub(super) poke: Arc<Notify>,
+    pub(super) poke: Arc<Poke>,
     pub(super) hooks: Arc<Semaphore>,
 }
 
@@ -63,7 +64,9 @@ impl Postman {
         self.remember().await;
         loop {
             newest.borrow_and_update();
-            self.revive().await;
+            if self.letters_wanted() {
+                self.revive().await;
+            }
             let (notices, next) = self.page(reading.read, PAGE).await;
             for notice in &notices {
                 self.settle(notice).await;
@@ -84,23 +87,23 @@ impl Postman {
     /// Where this channel stands; it is made known if it is new.
     pub(super) async fn place(&self, from: u64) -> Reading {
         let name = consumer_of(&self.channel.name);
-        let place = self
-            .insist(async || {
-                if let Some(known) = self.app.store.place(&name).await? {
-                    return Ok(known);
-                }
-                let at_ms = Time::now().0;
-                let ack = Ack { consumer: name.clone(), through: Some(from), at_ms };
-                self.app.inbox.acknowledge(ack).await
-            })
-            .await;
+        let place = self.insist(|| self.come(&name, from)).await;
         Reading { kept: place.acked, read: place.acked }
+    }
+
+    async fn come(&self, name: &str, from: u64) -> Result<Place, StoreError> {
+        if let Some(known) = self.app.store.place(name).await? {
+            return Ok(known);
+        }
+        let at_ms = Time::now().0;
+        let ack = Ack { consumer: name.to_owned(), through: Some(from), at_ms };
+        self.app.inbox.acknowledge(ack).await
     }
 
     /// What it is told of after a line, and how far the journal was looked through.
     pub(super) async fn page(&self, after: u64, limit: usize) -> (Vec<wire::Notice>, u64) {
         let wanted = Wanted { after, limit, quiet: false, run: None };
-        let (lines, next) = self.insist(async || self.app.feed.notices(wanted.clone()).await).await;
+        let (lines, next) = self.insist(|| self.app.feed.notices(wanted.clone())).await;
         if let Some(through) = lines.removed_through.filter(|_| after > 0) {
             let name = &self.channel.name;
             tracing::warn!("channel {name}: notices up to {through} are not kept any more");
@@ -114,14 +117,27 @@ impl Postman {
         let mut leaving = self.app.leaving.clone();
         tokio::select! {
             changed = newest.changed() => changed.is_ok(),
-            () = self.poke.notified() => true,
+            () = self.poke.heard.notified() => true,
             _ = leaving.wait_for(|leaving| *leaving) => false,
+        }
+    }
+
+    /// True once after somebody wanted dead letters again.
+    pub(super) fn letters_wanted(&self) -> bool {
+        self.poke.wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// A try that failed because the daemon leaves has not failed: the next one finds what was begun.
+    /// Never returns then; the task ends with the daemon.
+    pub(super) async fn unless_leaving(&self) {
+        if *self.app.leaving.borrow() {
+            std::future::pending::<()>().await;
         }
     }
 
     /// Tries a notice until it is delivered or given up on, and keeps which.
     async fn settle(&self, notice: &wire::Notice) {
-        let before = self.insist(async || self.app.store.tried(&self.channel.name).await).await;
+        let before = self.insist(|| self.app.store.tried(&self.channel.name)).await;
         let before = before.filter(|tried| tried.seq == notice.seq);
         let mut tries = before.map_or(0, |tried| tried.tries);
         loop {
@@ -129,10 +145,12 @@ impl Postman {
             let at_ms = Time::now().0;
             match self.deliver(notice, tries).await {
                 Ok(_) => {
+                    self.delivered();
                     self.keep(Mark::Through { seq: notice.seq, at_ms }).await;
-                    return self.delivered();
+                    return;
                 }
                 Err(failed) => {
+                    self.unless_leaving().await;
                     self.failed(&failed.error);
                     let Some(pause) = self.pause(&failed, tries) else {
                         return self.give_up(letter(notice, tries, failed.error)).await;
@@ -148,7 +166,7 @@ impl Postman {
     /// Dead letters that somebody wants again, oldest first.
     async fn revive(&self) {
         let name = &self.channel.name;
-        let letters = self.insist(async || self.app.store.letters(name).await).await;
+        let letters = self.insist(|| self.app.store.letters(name)).await;
         for letter in letters.into_iter().filter(|letter| letter.again) {
             let Ok(notice) = serde_json::from_str::<wire::Notice>(&letter.body) else {
                 // Ours, and of a shape that this version does not know.
@@ -160,10 +178,11 @@ impl Postman {
             let tries = letter.tries + 1;
             match self.deliver(&notice, tries).await {
                 Ok(_) => {
-                    self.keep(Mark::Revived(letter.seq)).await;
                     self.delivered();
+                    self.keep(Mark::Revived(letter.seq)).await;
                 }
                 Err(failed) => {
+                    self.unless_leaving().await;
                     self.failed(&failed.error);
                     let (error, at_ms) = (failed.error, Time::now().0);
                     let letter = Letter { again: false, tries, error, at_ms, ..letter };
@@ -227,7 +246,11 @@ impl Postman {
     async fn rest(&self, pause: Duration) {
         let until = Time(Time::now().0 + pause.as_millis() as u64);
         self.knows(|known| known.next_try = Some(until));
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // Whoever wants dead letters again has repaired something.
+            () = self.poke.heard.notified() => {}
+        }
         self.knows(|known| known.next_try = None);
     }
 
@@ -235,10 +258,13 @@ impl Postman {
     /// disk was full.
     pub(super) async fn keep(&self, mark: Mark) -> usize {
         let name = &self.channel.name;
-        self.insist(async || self.app.inbox.mark(name, mark.clone()).await).await
+        self.insist(|| self.app.inbox.mark(name, mark.clone())).await
     }
 
-    pub(super) async fn insist<T>(&self, ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
+    pub(super) async fn insist<T, A>(&self, ask: impl Fn() -> A) -> T
+    where
+        A: Future<Output = Result<T, StoreError>>,
+    {
         loop {
             match ask().await {
                 Ok(answer) => return answer,
@@ -253,7 +279,7 @@ impl Postman {
     /// What came of the last try of an earlier daemon.
     async fn remember(&self) {
         let name = &self.channel.name;
-        let tried = self.insist(async || self.app.store.tried(name).await).await;
+        let tried = self.insist(|| self.app.store.tried(name)).await;
         if let Some(tried) = tried {
             self.knows(|known| known.last_error = Some(tried.error.clone()));
         }

@@ -22,6 +22,8 @@ use crate::text::Text;
 const WALL: Duration = Duration::from_secs(60);
 /// Its output, if nothing is said.
 const OUTPUT: u64 = 1 << 20;
+/// Between asking and forcing it: it has nothing to save.
+const GRACE: Duration = Duration::from_secs(2);
 /// How long one look for its end waits; then it looks again.
 const LOOK: Duration = Duration::from_secs(60);
 /// What of the daemon's environment a hook gets. Nothing else of whoever's shell started it.
@@ -138,6 +140,7 @@ async fn request(
         slot: Some(consumer_of(&postman.channel.name)),
         limits: wire::Limits { wall_ms: Some(wall_ms), output: Some(output), ..limits.clone() },
         format: Some("none".to_owned()),
+        grace_ms: Some(GRACE.as_millis() as u64),
         notify: wire::Notify::Never,
         ..wire::RunRequest::default()
     }

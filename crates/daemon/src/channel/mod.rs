@@ -19,7 +19,7 @@ mod webhook;
 mod words;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ use crate::notice::kind_of_word;
 use crate::time::Time;
 use deliver::Postman;
 
-/// How often the configuration is looked at while nothing happens: somebody who has just repaired a
-/// channel should not have to wait longer.
+/// How often the configuration is looked at: somebody who has just repaired a channel should not
+/// have to wait longer.
 const LOOK: Duration = Duration::from_secs(5);
 /// Programs that are told of notices at once, those of all channels together.
 const MAX_HOOKS: usize = 8;
@@ -87,9 +87,22 @@ struct Inner {
 struct Running {
     channel: Arc<Channel>,
     known: Arc<Mutex<Known>>,
-    /// Somebody wants its dead letters delivered again.
-    poke: Arc<Notify>,
+    poke: Arc<Poke>,
     task: JoinHandle<()>,
+}
+
+/// How a channel hears that its dead letters are wanted again, and that it need not wait any longer.
+#[derive(Debug)]
+struct Poke {
+    wanted: AtomicBool,
+    heard: Notify,
+}
+
+impl Default for Poke {
+    /// What was wanted from an earlier daemon still is.
+    fn default() -> Self {
+        Self { wanted: AtomicBool::new(true), heard: Notify::new() }
+    }
 }
 
 /// What is known of a channel beside its place.
@@ -118,12 +131,9 @@ impl Channels {
     /// Serves what is configured until the daemon leaves.
     pub(crate) async fn serve(self, app: App) {
         let mut leaving = app.leaving.clone();
-        let mut newest = app.feed.watch();
         loop {
-            newest.borrow_and_update();
             self.look(&app).await;
             tokio::select! {
-                changed = newest.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(LOOK) => {}
                 _ = leaving.wait_for(|leaving| *leaving) => break,
             }
@@ -163,7 +173,7 @@ impl Channels {
 
     fn begin(&self, app: &App, channel: Channel, from: u64) -> Running {
         let channel = Arc::new(channel);
-        let (known, poke): (Arc<Mutex<Known>>, Arc<Notify>) = Default::default();
+        let (known, poke): (Arc<Mutex<Known>>, Arc<Poke>) = Default::default();
         let postman = Postman {
             app: app.clone(),
             channel: channel.clone(),
@@ -202,7 +212,8 @@ impl Channels {
     /// Has a channel look for dead letters that are to be delivered again.
     pub(crate) fn poke(&self, name: &str) {
         if let Some(running) = self.locked().get(name) {
-            running.poke.notify_one();
+            running.poke.wanted.store(true, Ordering::Relaxed);
+            running.poke.heard.notify_one();
         }
     }
 

@@ -46,6 +46,8 @@ const MAX_UNKEPT: u64 = 256;
 #[derive(Debug)]
 struct Waiting {
     notice: wire::Notice,
+    /// The run that asked for the run it is about.
+    parent: String,
     /// The run that is going to tell of it, if that is decided.
     planned: Option<String>,
     /// It was given up on before, after so many tries, and somebody wants it again.
@@ -71,7 +73,10 @@ struct Sleeper {
 /// What became of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
+    /// A run tells of it.
     Done,
+    /// There was nothing to do, and whoever looks again finds the same.
+    Idle,
     Buried,
 }
 
@@ -101,7 +106,9 @@ pub(super) async fn serve(postman: Postman, from: u64) {
     let mut planned = waker.planned().await;
     loop {
         newest.borrow_and_update();
-        waker.take_letters().await;
+        if waker.postman.letters_wanted() {
+            waker.take_letters().await;
+        }
         waker.read(&mut planned).await;
         waker.work().await;
         waker.advance().await;
@@ -118,7 +125,7 @@ impl Waker {
     async fn planned(&self) -> Planned {
         let postman = &self.postman;
         let name = &postman.channel.name;
-        let wakes = postman.insist(async || postman.app.store.wakes(name).await).await;
+        let wakes = postman.insist(|| postman.app.store.wakes(name)).await;
         wakes.into_iter().map(|wake| (wake.seq, wake.run.filter(|_| !wake.settled))).collect()
     }
 
@@ -128,13 +135,13 @@ impl Waker {
             let room = MAX_WAITING - self.waiting.len();
             let (notices, next) = self.postman.page(self.reading.read, room).await;
             for notice in notices {
-                match planned.remove(&notice.seq) {
-                    // Settled.
-                    Some(None) => {}
-                    known => {
-                        let planned = known.flatten();
-                        self.waiting.push(Waiting { notice, planned, revived: None });
-                    }
+                let known = planned.remove(&notice.seq);
+                // Who was started by nobody's agent wakes nobody; what is settled stays so.
+                if let Some(parent) = self.parent(&notice).await
+                    && known != Some(None)
+                {
+                    let planned = known.flatten();
+                    self.waiting.push(Waiting { notice, parent, planned, revived: None });
                 }
             }
             if next <= self.reading.read {
@@ -148,14 +155,19 @@ impl Waker {
     async fn take_letters(&mut self) {
         let postman = &self.postman;
         let name = &postman.channel.name;
-        let letters = postman.insist(async || postman.app.store.letters(name).await).await;
+        let letters = postman.insist(|| postman.app.store.letters(name)).await;
         for letter in letters.into_iter().filter(|letter| letter.again) {
             let known = self.waiting.iter().any(|waiting| waiting.notice.seq == letter.seq);
-            if let (false, Ok(notice)) = (known, serde_json::from_str(&letter.body)) {
+            let Ok(notice) = serde_json::from_str::<wire::Notice>(&letter.body) else { continue };
+            if let (false, Some(parent)) = (known, self.parent(&notice).await) {
                 let revived = Some(letter.tries);
-                self.waiting.push(Waiting { notice, planned: None, revived });
+                self.waiting.push(Waiting { notice, parent, planned: None, revived });
             }
         }
+    }
+
+    async fn parent(&self, notice: &wire::Notice) -> Option<String> {
+        self.found(&notice.run).await?.request.parent.clone()
     }
 
     /// Does what can be done about what waits.
@@ -163,9 +175,9 @@ impl Waker {
         let mut sleepers: BTreeMap<String, (Sleeper, Vec<usize>)> = BTreeMap::new();
         let mut settled = Vec::new();
         for (at, waiting) in self.waiting.iter().enumerate() {
-            match self.next(&waiting.notice).await {
+            match self.next(waiting).await {
                 Next::Wait => {}
-                Next::Nothing => settled.push((at, Fate::Done)),
+                Next::Nothing => settled.push((at, Fate::Idle)),
                 Next::Impossible(why) => {
                     self.postman.failed(&why);
                     self.bury(waiting, 1, why).await;
@@ -195,13 +207,11 @@ impl Waker {
         self.settle(settled).await;
     }
 
-    async fn next(&self, notice: &wire::Notice) -> Next {
+    async fn next(&self, waiting: &Waiting) -> Next {
+        let Waiting { notice, parent, .. } = waiting;
         let postman = &self.postman;
         let app = &postman.app;
-        let find = async |id: &str| postman.insist(async || self.find(id).await).await;
-        let Some(run) = find(&notice.run).await else { return Next::Nothing };
-        let Some(parent) = run.request.parent.as_deref() else { return Next::Nothing };
-        let Some(sleeper) = find(parent).await else {
+        let Some(sleeper) = self.found(parent).await else {
             return Next::Impossible(format!("run {parent}, which asked for it, is not kept"));
         };
         if let Delivery::Wake { agent: Some(name) } = &postman.channel.delivery
@@ -213,7 +223,7 @@ impl Waker {
             return Next::Wait;
         }
         let own = format!("run:{parent}");
-        let place = postman.insist(async || app.store.place(&own).await).await;
+        let place = postman.insist(|| app.store.place(&own)).await;
         if place.is_some_and(|place| place.acked >= notice.seq) || !left_by_itself(&sleeper) {
             return Next::Nothing;
         }
@@ -222,6 +232,10 @@ impl Waker {
             Some(_) if app.live.in_slot(&sleeper.slot).is_some() => Next::Wait,
             Some(session) => Next::Wake(Box::new(Sleeper { run: sleeper, session })),
         }
+    }
+
+    async fn found(&self, id: &str) -> Option<KeptRun> {
+        self.postman.insist(|| self.find(id)).await
     }
 
     async fn find(&self, id: &str) -> Result<Option<KeptRun>, crate::store::StoreError> {
@@ -273,6 +287,7 @@ impl Waker {
         tries: u32,
         of: &[usize],
     ) -> Option<Fate> {
+        self.postman.unless_leaving().await;
         self.postman.failed(&failed.error);
         let Some(pause) = self.postman.pause(&failed, tries) else {
             self.trying.remove(&first);
@@ -324,8 +339,10 @@ impl Waker {
             let Waiting { notice, revived, .. } = self.waiting.remove(at);
             match (fate, revived) {
                 // Kept with its letter.
-                (Fate::Buried, _) => {}
-                (Fate::Done, Some(_)) => drop(self.postman.keep(Mark::Revived(notice.seq)).await),
+                (Fate::Buried, _) | (Fate::Idle, None) => {}
+                (Fate::Done | Fate::Idle, Some(_)) => {
+                    drop(self.postman.keep(Mark::Revived(notice.seq)).await)
+                }
                 (Fate::Done, None) => seqs.push(notice.seq),
             }
         }

@@ -336,6 +336,24 @@ mod tests {
     }
 
     #[test]
+    fn the_address_that_would_be_connected_to_is_the_one_that_is_judged() {
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to = |host: &str, remote| {
+            let place = Place::of(&format!("http://{host}:{port}/")).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(connect(&place, remote))
+        };
+        // It would be reached: every address of this machine is at the other end.
+        let refused = to("0.0.0.0", false).unwrap_err();
+        assert!(refused.error.contains("another machine"), "{refused:?}");
+        assert!(listener.accept().is_err(), "somebody was connected to");
+        to("0.0.0.0", true).unwrap();
+        to("localhost", false).unwrap();
+    }
+
+    #[test]
     fn a_signature_is_over_time_and_body() {
         let message = |body: &str| Message {
             key: "r/ended/1".to_owned(),
