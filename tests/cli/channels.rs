@@ -233,6 +233,8 @@ fn a_channel_begins_when_it_is_written_and_keeps_its_place_when_it_is_changed() 
     let home = Home::new();
     let (old, new) = (Receiver::new(), Receiver::new());
     home.ok(&["run", "--", "true"]);
+    // Looks at the configuration: from here on everything is news.
+    home.ok(&["channels"]);
     old.usually(Some(Answer::Status(500, "x-none", String::new())));
     configure(&home, &webhook(&old, ENDS));
     assert_eq!(channel(&home, "hook")["pending"], 0, "what was before is nothing to it");

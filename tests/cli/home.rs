@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +23,8 @@ pub(crate) struct Home {
     path: PathBuf,
     /// Variables every command gets.
     env: Vec<(String, String)>,
+    /// Whose every command is, if not ours.
+    user: Option<u32>,
 }
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -40,18 +43,26 @@ impl Home {
         let n = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("kn-{}-{n}", std::process::id()));
         fs::create_dir_all(path.join("work")).expect("it can be made");
-        Self { path, env: Vec::new() }
+        Self { path, env: Vec::new(), user: None }
     }
 
     /// The one that another process of this test made and did not come to remove.
     pub(crate) fn left_by(pid: u32) -> Self {
         let path = std::env::temp_dir().join(format!("kn-{pid}-0"));
-        Self { path, env: Vec::new() }
+        Self { path, env: Vec::new(), user: None }
     }
 
     /// Gives every command from here on a variable.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Gives the home, and every command from here on, to another user.
+    pub(crate) fn give_to(&mut self, user: u32) {
+        for path in [self.path.clone(), self.work()] {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("we are root");
+        }
+        self.user = Some(user);
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -81,6 +92,9 @@ impl Home {
         command.args(args).env("KENNEL_HOME", &self.path).current_dir(self.work());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 

@@ -33,17 +33,16 @@ fn limits_bind_while_the_daemon_is_dead_and_are_told_when_it_is_back() {
     let idle = home.start(&["--idle", "500ms", "--grace", "50ms", "--", &stubborn]);
     let flood = path("bench_flood");
     let output = home.start(&["--output", "1M", "--grace", "50ms", "--", &flood, "100000"]);
-    let many = path("bench_many");
-    let pids = home.start(&["--pids", "30", "--grace", "50ms", "--", &many, "50"]);
+    let wall = home.start(&["--wall", "500ms", "--grace", "50ms", "--", &stubborn]);
     home.kill_daemon();
-    let dirs = [&idle, &output, &pids].map(|run| home.run_dir(run));
+    let dirs = [&idle, &output, &wall].map(|run| home.run_dir(run));
     for dir in &dirs {
         until("its keeper ends it alone", || {
             let record = std::fs::read_to_string(dir.join("record")).ok()?;
             record.contains("\"ended\"").then_some(())
         });
     }
-    for (run, kind) in [(&idle, "idle"), (&output, "output"), (&pids, "pids")] {
+    for (run, kind) in [(&idle, "idle"), (&output, "output"), (&wall, "wall")] {
         let shown = until("it is known", || {
             let shown = home.show(run);
             (shown["state"] == "dead").then_some(shown)
@@ -52,6 +51,41 @@ fn limits_bind_while_the_daemon_is_dead_and_are_told_when_it_is_back() {
         assert_eq!(shown["end"]["limit"]["kind"], kind, "{shown}");
         let limit = &shown["end"]["limit"];
         assert!(limit["used"].as_f64() >= limit["max"].as_f64(), "{shown}");
+    }
+    home.check();
+}
+
+/// Either grade: the keeper ends the run a moment late, or the kernel refuses the processes. That
+/// of the kernel is tested where it can be had for sure, in `vm`.
+#[test]
+fn so_many_processes_and_no_more_and_the_grade_is_told() {
+    let home = Home::new();
+    let (many, truth) = (path("bench_many"), home.truth("many"));
+    let env = format!("TRUTH={}", truth.display());
+    let args = ["--pids", "30", "--grace", "50ms", "--env", &env, "--", &many, "50"];
+    let run = home.start(&args);
+    let report = home.json(&["limits", &run]);
+    let pids = &report["limits"][0];
+    assert_eq!(pids["kind"], "pids", "{report}");
+    match pids["binds"].as_str() {
+        Some("hard") => {
+            assert!(pids["because"].is_null(), "{report}");
+            until("it is refused", || {
+                let report = home.json(&["limits", &run]);
+                assert!(report["limits"][0]["used"].as_f64() <= Some(30.0), "{report}");
+                (report["limits"][0]["warned"] == true).then_some(())
+            });
+        }
+        Some("sampled") => {
+            assert!(pids["because"].as_str().is_some_and(|why| !why.is_empty()), "{report}");
+            let shown = until("it is ended", || {
+                let shown = home.show(&run);
+                (shown["state"] == "dead").then_some(shown)
+            });
+            assert_eq!(shown["end"]["cause"], "limit", "{shown}");
+            assert_eq!(shown["end"]["limit"]["kind"], "pids", "{shown}");
+        }
+        other => panic!("{other:?}: {report}"),
     }
     home.check();
 }

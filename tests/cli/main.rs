@@ -28,3 +28,4 @@ mod review;
 mod slots;
 mod terminal;
 mod upgrade;
+mod vm;

@@ -355,7 +355,11 @@ fn ten_stops_and_a_natural_exit_at_once_give_one_end() {
                     assert_eq!(count("stopping"), 1, "{label}: {facts:?}");
                     assert_eq!(recorded_cause(run.dir()), limit_name(&end.cause), "{label}");
                 }
-                other @ (Cause::Stopped | Cause::Killed | Cause::Lost | Cause::NeverStarted) => {
+                other @ (Cause::Stopped
+                | Cause::Killed
+                | Cause::Oom(_)
+                | Cause::Lost
+                | Cause::NeverStarted) => {
                     panic!("{label}: {other:?}");
                 }
             }
@@ -402,7 +406,8 @@ fn limit(n: u32) -> Cause {
 fn limit_name(cause: &Cause) -> Option<String> {
     match cause {
         Cause::Limit(limit) => Some(limit.kind.clone()),
-        Cause::Exit | Cause::Stopped | Cause::Killed | Cause::Lost | Cause::NeverStarted => None,
+        Cause::Exit | Cause::Stopped | Cause::Killed | Cause::Oom(_) => None,
+        Cause::Lost | Cause::NeverStarted => None,
     }
 }
 

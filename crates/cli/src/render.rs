@@ -18,10 +18,12 @@ pub(crate) fn exit_code(run: &wire::Run) -> u8 {
     };
     match end.cause {
         wire::Cause::Limit => return TIMED_OUT,
+        wire::Cause::Oom if end.limit.is_some() => return TIMED_OUT,
         wire::Cause::NeverStarted => {
             return end.error.as_ref().map_or(RUN_FAILED, |e| start_code(&e.code));
         }
-        wire::Cause::Exit | wire::Cause::Stopped | wire::Cause::Killed | wire::Cause::Lost => {}
+        wire::Cause::Exit | wire::Cause::Stopped | wire::Cause::Killed => {}
+        wire::Cause::Oom | wire::Cause::Lost => {}
     }
     match end.status {
         wire::Status::Exited(code) => u8::try_from(code).unwrap_or(RUN_FAILED),
@@ -85,6 +87,16 @@ fn end_words(end: &wire::End, after: &str) -> String {
                 format!("limit {} reached{after} ({} of {}); {status}", l.kind, l.used, l.max)
             }
             None => format!("a limit was reached{after}; {status}"),
+        },
+        wire::Cause::Oom => match &end.limit {
+            Some(l) => format!(
+                "out of memory{after}: the kernel ended it at its limit {} of {}; {status}",
+                l.kind, l.max
+            ),
+            None => format!(
+                "out of memory{after}: the kernel ended it, though not for a limit of its own; \
+                 {status}"
+            ),
         },
         wire::Cause::Lost => match error {
             Some(why) => format!("lost{after}: {why}; its slot stays taken"),

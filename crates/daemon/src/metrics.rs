@@ -156,6 +156,7 @@ fn cause_word(cause: &Cause) -> &'static str {
         Cause::Stopped => "stopped",
         Cause::Killed => "killed",
         Cause::Limit(_) => "limit",
+        Cause::Oom(_) => "oom",
         Cause::Lost => "lost",
         Cause::NeverStarted => "never_started",
     }

@@ -109,7 +109,7 @@ fn how(detail: &Detail) -> How {
             (Cause::Stopped | Cause::Killed, _) => How::Stopped,
             (Cause::Exit, ExitStatus::Exited(0)) => How::Succeeded,
             (
-                Cause::Exit | Cause::Limit(_) | Cause::Lost | Cause::NeverStarted,
+                Cause::Exit | Cause::Limit(_) | Cause::Oom(_) | Cause::Lost | Cause::NeverStarted,
                 ExitStatus::Exited(_) | ExitStatus::Signaled(_) | ExitStatus::Unknown(_),
             ) => How::Failed,
         },

@@ -376,7 +376,7 @@ impl<'a> Attending<'a> {
         if let Some(lookout) = self.lookout.take() {
             lookout.finish().await;
         }
-        if let Cause::Limit(limit) = &end.cause {
+        if let Cause::Limit(limit) | Cause::Oom(Some(limit)) = &end.cause {
             self.tell_limit_reached(limit.clone()).await?;
         }
         let tail = self.observer.tail(self.run).await;

@@ -60,6 +60,10 @@ pub fn serve(home: &Home, options: &Options, ready: impl FnOnce()) -> Result<(),
     let _lock = home.lock().map_err(ServeError::Home)?;
     // Whatever directory it was started from must stay removable.
     std::env::set_current_dir("/").map_err(ServeError::Io)?;
+    // Before there is any keeper: they are where we are.
+    if let Err(why) = kennel_process::settle_in_cgroup() {
+        tracing::debug!("not in a cgroup of its own, limits may be sampled: {why}");
+    }
     let room = room(options).map_err(ServeError::Io)?;
     let opened =
         Store::open(&home.store(), State::with_room_for(room)).map_err(ServeError::Store)?;

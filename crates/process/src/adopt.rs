@@ -24,6 +24,7 @@ use crate::cohort::{self, Cohort, Role};
 use crate::connection::{Connection, ConnectionError};
 use crate::containment::{Leaf, LeafId, LeafRemoved, Reopened};
 use crate::control::Status;
+use crate::controllers::OomKill;
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Liveness, Process};
@@ -242,6 +243,7 @@ fn without_keeper(dir: RunDir, lock: Lock) -> Result<Adopted, AdoptError> {
         history,
         started,
         leader,
+        oom: None,
         hurry: Hurry::default(),
     })))
 }
@@ -286,6 +288,8 @@ pub struct Orphan {
     history: History,
     started: Started,
     leader: Option<Process>,
+    /// The kernel had killed for want of memory before anything was done from here.
+    oom: Option<OomKill>,
     hurry: Hurry,
 }
 
@@ -378,6 +382,9 @@ impl Orphan {
         };
         let containment = self.started.containment;
         let mut cohort = Cohort::new(containment, Role::Adopter, self.leader.take(), leaf);
+        // Before anybody is forced: what is found now was not our doing.
+        let oom = cohort.oom_kill().filter(|_| cohort.see().is_ok_and(|seen| seen.leader_ended));
+        self.oom = self.oom.or(oom);
         let swept = climb(&mut cohort, self.started.ask, grace, gone.is_some(), &self.hurry);
         failpoint("adopt.climbed")?;
         let swept = swept.and_then(|s| self.conclude(&mut cohort, cause, gone, s));
@@ -436,11 +443,27 @@ impl Orphan {
                 suspects,
             }),
         };
-        let end = end(&self.dir, cause_of(&self.history, cause), status, verdict);
+        let cause = cause_of(&self.history, self.killed_for_memory(status).unwrap_or(cause));
+        let end = end(&self.dir, cause, status, verdict);
         let mut record = Record::reopen(&self.dir, &self.history)?;
         record.append(&Fact::Ended(Box::new(end.clone())))?;
         let _ = remove_socket(self.dir.path());
         Ok(Swept::Ended(Box::new(end)))
+    }
+}
+
+impl Orphan {
+    /// The cause, if its leader was killed for want of memory after its keeper had died. Its own
+    /// bound kills the cohort as a whole; of any other the leader's status must say that it was
+    /// the one.
+    fn killed_for_memory(&self, status: ExitStatus) -> Option<Cause> {
+        match (self.oom?, status) {
+            (oom @ OomKill::OwnBound, _)
+            | (oom @ OomKill::Elsewhere, ExitStatus::Signaled(libc::SIGKILL)) => {
+                Some(Cause::of_oom(oom, &self.started))
+            }
+            (OomKill::Elsewhere, _) => None,
+        }
     }
 }
 
@@ -516,7 +539,10 @@ fn await_status(cohort: &mut Cohort) -> io::Result<ExitStatus> {
 fn cause_of(history: &History, otherwise: Cause) -> Cause {
     match (history.stop_cause(), history.exit()) {
         (Some(cause), _) => cause.clone(),
-        (None, Some(_)) => Cause::Exit,
+        (None, Some(status)) => match history.started() {
+            Some(started) => Cause::of_exit(status, history.oom(), started),
+            None => Cause::Exit,
+        },
         (None, None) => otherwise,
     }
 }

@@ -14,6 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::containment::{Containment, Leaf, LeafId, LeafRemoved, Removal};
+use crate::controllers::{self, Bindings, OomKill};
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::identity::{Identity, Process};
 use crate::ladder::Seen;
@@ -141,25 +142,46 @@ impl Cohort {
         }
     }
 
-    /// Counts the cohort's processes, its processor time and its memory. Who comes or goes
-    /// meanwhile may be missed: a count, and no evidence of anything.
-    pub(crate) fn sample(&self) -> io::Result<Sample> {
+    /// Counts the cohort's processes and threads, its processor time and its memory. Who comes or
+    /// goes meanwhile may be missed: a count, and no evidence of anything.
+    pub(crate) fn sample(&self, binds: &Bindings) -> io::Result<Sample> {
+        let Some(leaf) = &self.leaf else { return self.walk() };
+        // The leaf also remembers those who are gone; without one a change of them looks like less.
+        let mut sample = match leaf.cpu_time() {
+            Ok(cpu) if binds.need_a_walk() => Sample { cpu, ..self.walk()? },
+            Ok(cpu) => Sample { cpu, ..Sample::default() },
+            Err(_) => self.walk()?,
+        };
+        if binds.hard_memory().is_some() {
+            sample.memory = controllers::memory_used(leaf)?;
+        }
+        if binds.hard_pids().is_some() {
+            sample.tasks = controllers::tasks(leaf)?;
+            sample.refused = controllers::refused(leaf)?;
+        }
+        Ok(sample)
+    }
+
+    /// Counts by a look at each process.
+    fn walk(&self) -> io::Result<Sample> {
         let members = match &self.leaf {
             Some(leaf) => leaf.members()?,
             None => descendants(proc::own_children()?),
         };
-        let mut sample = Sample { processes: members.len() as u32, ..Sample::default() };
+        let mut sample = Sample::default();
         for member in members {
-            if let Ok((cpu, memory)) = proc::usage(member) {
-                sample.cpu += cpu;
-                sample.memory += memory;
+            if let Ok(usage) = proc::usage(member) {
+                sample.cpu += usage.cpu;
+                sample.memory += usage.memory;
+                sample.tasks += usage.threads;
             }
         }
-        // The leaf also remembers those who are gone; without one a change of them looks like less.
-        if let Some(cpu) = self.leaf.as_ref().and_then(|leaf| leaf.cpu_time().ok()) {
-            sample.cpu = cpu;
-        }
         Ok(sample)
+    }
+
+    /// Whether the kernel has killed anybody here for want of memory.
+    pub(crate) fn oom_kill(&self) -> Option<OomKill> {
+        self.leaf.as_ref().and_then(controllers::oom_kill)
     }
 
     /// Passes any signal on to the leader.

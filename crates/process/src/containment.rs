@@ -85,14 +85,17 @@ pub(crate) enum Removal {
 /// Leaves an agent may nest below ours before we call it hostile and report it.
 const MAX_NESTED_LEAVES: usize = 4096;
 
+/// The cgroup of the daemon and its keepers, where it is not the one that holds the leaves.
+pub const KEEPERS_CGROUP: &str = "kennel.keepers";
+
 /// Prefix of every leaf kennel makes.
 pub(crate) const LEAF_PREFIX: &str = "kennel-";
 
 impl Leaf {
-    /// Where the leaf of a run belongs: below the cgroup we are in ourselves, the one place where
-    /// placing a child needs no rights but those over our own subtree.
+    /// Where the leaf of a run belongs: below the cgroup we are in ourselves, or beside it if it is
+    /// one made for us; there placing a child needs no rights but those over our own subtree.
     pub(crate) fn path_for(run: &RunId) -> Result<PathBuf, String> {
-        Ok(own_directory()?.join(format!("{LEAF_PREFIX}{run}")))
+        Ok(ground()?.join(format!("{LEAF_PREFIX}{run}")))
     }
 
     /// Makes the leaf.
@@ -288,9 +291,9 @@ pub struct FoundLeaf {
 
 /// Every leaf with a name of ours. None where there is no cgroup to be had.
 pub fn found_leaves() -> io::Result<Vec<FoundLeaf>> {
-    let Ok(own) = own_directory() else { return Ok(Vec::new()) };
+    let Ok(ground) = ground() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    for entry in fs::read_dir(own)? {
+    for entry in fs::read_dir(ground)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         let Some(run) = name.and_then(|name| name.strip_prefix(LEAF_PREFIX)) else { continue };
@@ -318,15 +321,19 @@ impl FoundLeaf {
 
 /// The strongest containment that can be had here, found out by trying, and why it is not more.
 pub fn strongest_containment() -> (Containment, Option<String>) {
-    let probe = || {
-        let run = RunId::new(format!("probe-{}", std::process::id())).map_err(|e| e.to_string())?;
-        let leaf = Leaf::create(Leaf::path_for(&run)?)?;
-        leaf.remove().map_err(|e| failed("remove", &leaf.id.path, &e))
-    };
-    match probe() {
-        Ok(_) => (Containment::Cgroup, None),
+    match probe("contains", |_| ()) {
+        Ok(()) => (Containment::Cgroup, None),
         Err(why) => (Containment::Subreaper, Some(why)),
     }
+}
+
+/// Tries something with a leaf that nobody is in.
+pub(crate) fn probe<T>(name: &str, with: impl FnOnce(&Leaf) -> T) -> Result<T, String> {
+    let run = RunId::new(format!("probe-{name}-{}", std::process::id()));
+    let leaf = Leaf::create(Leaf::path_for(&run.map_err(|e| e.to_string())?)?)?;
+    let found = with(&leaf);
+    leaf.remove().map_err(|e| failed("remove", &leaf.id.path, &e))?;
+    Ok(found)
 }
 
 /// What is not found is gone only where it was: in the same hierarchy, below the same cgroup.
@@ -338,6 +345,51 @@ fn check_hierarchy(leaf: &LeafId) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("the cgroups seen here are not those the run was started in"))
+}
+
+/// Has this process be in a cgroup beside the leaves of its runs instead of the one they are in:
+/// the kernel gives controllers to leaves only below a cgroup that has no processes of its own.
+///
+/// Moves nobody but ourselves, and only if nobody else is there. An error says why all is left as
+/// it is, which costs the kernel's own bounds on memory and processes and nothing else.
+pub fn settle_in_cgroup() -> Result<(), String> {
+    let own = own_directory()?;
+    let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // The root of all, which has no type, needs no such thing.
+    if name == KEEPERS_CGROUP || !own.join("cgroup.type").exists() {
+        return Ok(());
+    }
+    // systemd puts each new process of a service where the last one was, which the kernel refuses
+    // once that has children with controllers: the daemon could not be started again.
+    if name.ends_with(".service") {
+        return Err(format!("{name} lacks DelegateSubgroup={KEEPERS_CGROUP}"));
+    }
+    let members = own.join("cgroup.procs");
+    let listed = fs::read_to_string(&members).map_err(|e| failed("read", &members, &e))?;
+    if listed.trim() != std::process::id().to_string() {
+        return Err(format!("{} has other processes", own.display()));
+    }
+    let beside = own.join(KEEPERS_CGROUP);
+    match fs::create_dir(&beside) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("make", &beside, &e));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let entered = File::options().write(true).open(beside.join("cgroup.procs"));
+    entered.and_then(|mut procs| procs.write_all(b"0")).map_err(|e| {
+        let _ = fs::remove_dir(&beside);
+        failed("enter", &beside, &e)
+    })
+}
+
+/// The directory of the cgroup that leaves are made in.
+fn ground() -> Result<PathBuf, String> {
+    let own = own_directory()?;
+    Ok(match own.parent() {
+        Some(parent) if own.ends_with(KEEPERS_CGROUP) => parent.to_owned(),
+        Some(_) | None => own,
+    })
 }
 
 /// The directory of the cgroup this process is in.

@@ -34,6 +34,7 @@ mod cohort;
 mod connection;
 mod containment;
 mod control;
+mod controllers;
 mod exit;
 mod failpoint;
 mod foreign;
@@ -55,8 +56,12 @@ pub use adopt::{
     AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, wake_keeper,
 };
 pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
-pub use containment::{Containment, FoundLeaf, LeafId, found_leaves, strongest_containment};
+pub use containment::{
+    Containment, FoundLeaf, KEEPERS_CGROUP, LeafId, found_leaves, settle_in_cgroup,
+    strongest_containment,
+};
 pub use control::{Event, PROTOCOL, Refusal, RefusalCode, State, Status};
+pub use controllers::{Bindings, Binds, strongest_bindings};
 pub use exit::{ExitStatus, UnknownStatus};
 pub use foreign::{
     Found, StrangerError, StrangersStopped, descendants, find_by_command_line, stop_process,

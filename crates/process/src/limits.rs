@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::controllers::Bindings;
 use crate::record::LimitReached;
 
 /// How often memory and processes are counted while one of them is bounded.
@@ -19,6 +20,9 @@ const SHORTEST_IDLE_LOOK: Duration = Duration::from_millis(50);
 const IDLE_CPU_PART: u32 = 100;
 /// From this part of a limit on, somebody is warned, once.
 const WARN_AT: f64 = 0.8;
+/// More than this part of what the kernel allows is used only if somebody has raised its bound: it
+/// goes beyond it by single pages.
+const RAISED: f64 = 1.1;
 
 /// Bounds on a run. Each that is `None` is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +35,7 @@ pub struct Limits {
     pub output: Option<u64>,
     /// Bytes of memory its cohort has for itself.
     pub memory: Option<u64>,
-    /// Processes in its cohort.
+    /// Processes and threads in its cohort.
     pub pids: Option<u32>,
 }
 
@@ -40,7 +44,10 @@ pub struct Limits {
 pub(crate) struct Sample {
     pub(crate) cpu: Duration,
     pub(crate) memory: u64,
-    pub(crate) processes: u32,
+    /// Processes and threads.
+    pub(crate) tasks: u64,
+    /// How often the kernel refused one more.
+    pub(crate) refused: u64,
 }
 
 /// What a run did since the last judgement.
@@ -64,6 +71,7 @@ pub(crate) enum Judgement {
 #[derive(Debug)]
 pub(crate) struct Judge {
     limits: Limits,
+    binds: Bindings,
     started_at: Duration,
     /// When processor time was last seen to have been used.
     busy_at: Duration,
@@ -72,8 +80,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new(limits: Limits, started_at: Duration) -> Self {
-        Self { limits, started_at, busy_at: started_at, last: None, warned: Vec::new() }
+    pub(crate) fn new(limits: Limits, binds: Bindings, started_at: Duration) -> Self {
+        Self { limits, binds, started_at, busy_at: started_at, last: None, warned: Vec::new() }
     }
 
     /// When to look next, at the latest.
@@ -131,10 +139,20 @@ impl Judge {
         if let Some(sample) = sample {
             self.see_cpu(now, sample);
             if let Some(max) = limits.memory {
-                self.hold("memory", sample.memory as f64, max as f64, &mut judgements);
+                let (used, max) = (sample.memory as f64, max as f64);
+                match self.binds.hard_memory() {
+                    Some(_) => {
+                        self.watch("memory", used, max, used >= max * WARN_AT, &mut judgements)
+                    }
+                    None => self.hold("memory", used, max, &mut judgements),
+                }
             }
             if let Some(max) = limits.pids {
-                self.hold("pids", f64::from(sample.processes), f64::from(max), &mut judgements);
+                let (used, max) = (sample.tasks as f64, f64::from(max));
+                match self.binds.hard_pids() {
+                    Some(_) => self.watch("pids", used, max, sample.refused > 0, &mut judgements),
+                    None => self.hold("pids", used, max, &mut judgements),
+                }
             }
         }
         if let Some(max) = limits.idle.filter(|_| !doings.excused) {
@@ -174,7 +192,7 @@ impl Judge {
                 .memory
                 .zip(sample)
                 .map(|(max, s)| reached("memory", s.memory as f64, max as f64)),
-            limits.pids.zip(sample).map(|(max, s)| reached("pids", s.processes.into(), max.into())),
+            limits.pids.zip(sample).map(|(max, s)| reached("pids", s.tasks as f64, max.into())),
         ];
         all.into_iter().flatten().collect()
     }
@@ -188,6 +206,24 @@ impl Judge {
             }
         }
         self.last = Some((now, sample));
+    }
+
+    /// Watches what the kernel holds. It is not stopped from here, unless the bound is not what it
+    /// was: whoever runs in a cgroup may be allowed to change it.
+    fn watch(
+        &mut self,
+        kind: &'static str,
+        used: f64,
+        max: f64,
+        worth_a_word: bool,
+        to: &mut Vec<Judgement>,
+    ) {
+        if used > max * RAISED {
+            to.push(Judgement::Stop(reached(kind, used, max)));
+        } else if worth_a_word && !self.warned.contains(&kind) {
+            self.warned.push(kind);
+            to.push(Judgement::Warn(reached(kind, used, max)));
+        }
     }
 
     fn hold(&mut self, kind: &'static str, used: f64, max: f64, to: &mut Vec<Judgement>) {
@@ -211,6 +247,7 @@ fn reached(kind: &str, used: f64, max: f64) -> LimitReached {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers::Binds;
 
     const S: Duration = Duration::from_secs(1);
 
@@ -231,9 +268,9 @@ mod tests {
             pids: Some(10),
             idle: None,
         };
-        let mut judge = Judge::new(limits, 5 * S);
+        let mut judge = Judge::new(limits, Bindings::default(), 5 * S);
         let doings = |written| Doings { active_at: 5 * S, written, excused: false };
-        let sample = |memory, processes| Some(Sample { cpu: S, memory, processes });
+        let sample = |memory, tasks| Some(Sample { cpu: S, memory, tasks, refused: 0 });
         for (now, written, sample, expected) in [
             (6, 10, sample(1, 1), &[][..]),
             (7, 80, sample(1, 1), &["warn output"]),
@@ -248,27 +285,47 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_holds_is_warned_of_and_stopped_only_if_its_bound_was_raised() {
+        let limits = Limits { memory: Some(1000), pids: Some(10), ..Limits::default() };
+        let hard = |max| Some(Binds::Hard { max });
+        let binds = Bindings { memory: hard(1000), pids: hard(10) };
+        let mut judge = Judge::new(limits, binds, S);
+        for (memory, tasks, refused, expected) in [
+            (700, 9, 0, &[][..]),
+            (800, 10, 0, &["warn memory"]),
+            (1000, 10, 3, &["warn pids"]),
+            (1010, 10, 9, &[]),
+            (1200, 10, 9, &["stop memory"]),
+            (900, 12, 9, &["stop pids"]),
+        ] {
+            let sample = Sample { cpu: S, memory, tasks, refused };
+            let judged = judge.judge(2 * S, Doings::default(), Some(sample));
+            assert_eq!(kinds(&judged), expected, "{memory} {tasks}");
+        }
+    }
+
+    #[test]
     fn idle_is_nothing_written_nothing_computed_and_no_excuse() {
         let limits = Limits { idle: Some(4 * S), ..Limits::default() };
         let at = |judge: &mut Judge, now: u32, active: u32, cpu_ms: u64, excused| {
             let doings = Doings { active_at: active * S, written: 0, excused };
             let cpu = Duration::from_millis(cpu_ms);
-            let sample = Sample { cpu, memory: 0, processes: 1 };
+            let sample = Sample { cpu, memory: 0, tasks: 1, refused: 0 };
             kinds(&judge.judge(now * S, doings, Some(sample)))
         };
         let none: &[&str] = &[];
-        let mut judge = Judge::new(limits.clone(), Duration::ZERO);
+        let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
         assert_eq!(at(&mut judge, 1, 0, 0, false), none);
         assert_eq!(at(&mut judge, 3, 0, 500, false), none, "it computes");
         assert_eq!(at(&mut judge, 5, 0, 505, false), none, "not idle for long enough");
         assert_eq!(at(&mut judge, 7, 0, 510, false), ["stop idle"], "5 ms in 2 s are none");
 
-        let mut judge = Judge::new(limits.clone(), Duration::ZERO);
+        let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
         assert_eq!(at(&mut judge, 5, 4, 0, false), none, "it wrote");
         assert_eq!(at(&mut judge, 9, 4, 0, true), none, "it waits for a tool");
         assert_eq!(at(&mut judge, 10, 4, 0, false), ["stop idle"]);
 
-        let judge = Judge::new(limits, Duration::ZERO);
+        let judge = Judge::new(limits, Bindings::default(), Duration::ZERO);
         let doings = Doings::default();
         assert_eq!(judge.due(doings), Some(S), "often enough to see it compute");
         assert!(judge.wants_sample(S, doings));
@@ -276,7 +333,7 @@ mod tests {
 
     #[test]
     fn who_has_no_limits_is_never_looked_at() {
-        let judge = Judge::new(Limits::default(), S);
+        let judge = Judge::new(Limits::default(), Bindings::default(), S);
         assert_eq!(judge.due(Doings::default()), None);
         assert!(!judge.wants_sample(100 * S, Doings::default()));
     }
@@ -294,7 +351,7 @@ mod tests {
             for (active, busy, excused) in
                 [(0, false, false), (0, false, true), (0, true, true), (3, true, false)]
             {
-                let mut judge = Judge::new(limits.clone(), Duration::ZERO);
+                let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
                 let (mut now, mut looks) = (Duration::ZERO, 0);
                 while now < 60 * S && looks < 10_000 {
                     let doings = Doings { active_at: active * S, written: 0, excused };
@@ -302,7 +359,8 @@ mod tests {
                     let sample = judge.wants_sample(now, doings).then(|| Sample {
                         cpu: if busy { now / 2 } else { Duration::ZERO },
                         memory: 0,
-                        processes: 1,
+                        tasks: 1,
+                        refused: 0,
                     });
                     let judged = judge.judge(now, doings, sample);
                     looks += 1;

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::containment::{Containment, LeafId};
+use crate::controllers::{Bindings, OomKill};
 use crate::exit::ExitStatus;
 use crate::failpoint::failpoint;
 use crate::identity::Identity;
@@ -61,6 +62,8 @@ pub enum Cause {
     Killed,
     /// A limit was reached.
     Limit(LimitReached),
+    /// The kernel killed it for want of memory: its limit if that was its own, else `None`.
+    Oom(Option<LimitReached>),
     /// The keeper died and the run was swept, or can no longer be accounted for.
     Lost,
     /// No instruction of the program ever ran.
@@ -80,6 +83,29 @@ pub struct LimitReached {
 
 impl Eq for LimitReached {}
 
+impl Cause {
+    /// Why a run ended whose leader ended without anybody having asked for it. A leader that the
+    /// kernel killed for want of memory died of SIGKILL; any other death is its own.
+    pub(crate) fn of_exit(status: ExitStatus, oom: Option<OomKill>, started: &Started) -> Self {
+        match (oom, status) {
+            (Some(oom), ExitStatus::Signaled(libc::SIGKILL)) => Self::of_oom(oom, started),
+            // The rest of the cohort was awaited, and then killed as a whole.
+            (Some(OomKill::OwnBound), _) if started.on_exit == OnExit::Wait => {
+                Self::of_oom(OomKill::OwnBound, started)
+            }
+            (Some(_) | None, _) => Self::Exit,
+        }
+    }
+
+    pub(crate) fn of_oom(oom: OomKill, started: &Started) -> Self {
+        let max = started.binds.hard_memory().filter(|_| oom == OomKill::OwnBound);
+        Self::Oom(max.map(|max| {
+            // The kernel kills when all that is allowed is used, and not before.
+            LimitReached { kind: "memory".to_owned(), used: max as f64, max: max as f64 }
+        }))
+    }
+}
+
 /// What is known of a run before its program runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
@@ -95,6 +121,9 @@ pub struct Started {
     pub containment_because: Option<String>,
     /// Its cgroup.
     pub leaf: Option<LeafId>,
+    /// How its limits on memory and processes bind.
+    #[serde(default, skip_serializing_if = "Bindings::is_empty")]
+    pub binds: Bindings,
     /// Pipes or terminal.
     pub streams: Streams,
     /// What happens to the cohort when the leader exits.
@@ -215,6 +244,9 @@ pub(crate) enum Fact {
     },
     Exited {
         status: ExitStatus,
+        /// Whether the kernel had killed for want of memory by then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        oom: Option<OomKill>,
         at_ms: u64,
     },
     Stuck {
@@ -537,6 +569,11 @@ impl History {
             |f: &Fact| if let Fact::Exited { status, .. } = f { Some(*status) } else { None };
         self.facts.iter().find_map(status)
     }
+
+    /// Whether the kernel had killed for want of memory when the leader ended.
+    pub(crate) fn oom(&self) -> Option<OomKill> {
+        self.facts.iter().find_map(|f| if let Fact::Exited { oom, .. } = f { *oom } else { None })
+    }
 }
 
 enum Malformed {
@@ -616,7 +653,7 @@ pub(crate) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     match crate::failpoint::failpoint("clock.jumps") {
         Ok(()) => now,
-        Err(_) if crate::sys::boottime().subsec_millis() % 2 == 0 => now + CENTURY_MS,
+        Err(_) if crate::sys::boottime().subsec_millis().is_multiple_of(2) => now + CENTURY_MS,
         Err(_) => 0,
     }
 }
@@ -624,6 +661,7 @@ pub(crate) fn unix_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers::Binds;
 
     fn started() -> Started {
         let own = Identity::own().unwrap();
@@ -634,6 +672,7 @@ mod tests {
             containment: Containment::Subreaper,
             containment_because: Some("no cgroup".to_owned()),
             leaf: None,
+            binds: Bindings::default(),
             streams: Streams::Pipes { stdin: crate::spec::Stdin::Closed },
             on_exit: OnExit::Sweep,
             ask: Signal::TERM,
@@ -644,7 +683,7 @@ mod tests {
     }
 
     fn exited() -> Fact {
-        Fact::Exited { status: ExitStatus::Exited(3), at_ms: 2 }
+        Fact::Exited { status: ExitStatus::Exited(3), oom: None, at_ms: 2 }
     }
 
     fn bytes() -> Vec<u8> {
@@ -660,6 +699,31 @@ mod tests {
         assert_eq!(history.started(), Some(&started()));
         assert_eq!(history.exit(), Some(ExitStatus::Exited(3)));
         assert_eq!(history.end(), None);
+    }
+
+    #[test]
+    fn out_of_memory_is_told_only_of_a_leader_that_was_killed_or_a_cohort_that_was_awaited() {
+        use OomKill::{Elsewhere, OwnBound};
+        let killed = ExitStatus::Signaled(libc::SIGKILL);
+        let hard = Binds::Hard { max: 4096 };
+        let of = |status, oom, on_exit, memory: Option<&Binds>| {
+            let binds = Bindings { memory: memory.cloned(), pids: None };
+            Cause::of_exit(status, oom, &Started { on_exit, binds, ..started() })
+        };
+        let limit = LimitReached { kind: "memory".to_owned(), used: 4096.0, max: 4096.0 };
+        let at_limit = Cause::Oom(Some(limit));
+        for (status, oom, on_exit, memory, expected) in [
+            (killed, None, OnExit::Sweep, Some(&hard), Cause::Exit),
+            (killed, Some(OwnBound), OnExit::Sweep, Some(&hard), at_limit.clone()),
+            (killed, Some(Elsewhere), OnExit::Sweep, Some(&hard), Cause::Oom(None)),
+            (killed, Some(Elsewhere), OnExit::Sweep, None, Cause::Oom(None)),
+            // Somebody else of the cohort was killed, and it went on.
+            (ExitStatus::Exited(0), Some(Elsewhere), OnExit::Sweep, None, Cause::Exit),
+            (ExitStatus::Exited(0), Some(Elsewhere), OnExit::Wait, None, Cause::Exit),
+            (ExitStatus::Exited(0), Some(OwnBound), OnExit::Wait, Some(&hard), at_limit),
+        ] {
+            assert_eq!(of(status, oom, on_exit, memory), expected, "{status} {oom:?} {on_exit:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The figures of the daemon: a thousand live runs, and the journal beside bare SQLite.
 //!
 //! `cargo run --release -p kennel-tests --no-default-features --features bench --bin bench-daemon
-//! -- KENNEL [live|journal]` prints a table; KENNEL is the shipped binary. Starts and short runs
+//! -- KENNEL [live|journal|notices]` prints a table; KENNEL is the shipped binary. Starts and short runs
 //! are measured beside other programs by `tests/compare`. Nothing here is an assertion.
 
 #![expect(clippy::print_stdout, reason = "the table is the purpose of the program")]
@@ -24,9 +24,16 @@ const JOURNAL_RUNS: usize = 500;
 /// Rounds of the journal, ours and bare in turn: the disk's mood changes.
 const JOURNAL_ROUNDS: usize = 5;
 
+/// Notices that are told, and to how many.
+const TOLD: usize = 20_000;
+const CONSUMERS: usize = 10;
+/// Programs that die while so many follow.
+const DEATHS: usize = 200;
+const FOLLOWERS: usize = 100;
+
 fn main() {
     let Some(kennel) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        println!("usage: bench-daemon KENNEL [live|journal]");
+        println!("usage: bench-daemon KENNEL [live|journal|notices]");
         return;
     };
     let only = std::env::args().nth(2);
@@ -36,8 +43,13 @@ fn main() {
     if wanted("journal") {
         journal(&dir);
     }
+    let home = Home { kennel, path: dir.join("h") };
+    if wanted("notices") {
+        told(&dir);
+        deaths(&home);
+    }
     if wanted("live") {
-        live(&Home { kennel, path: dir.join("h") });
+        live(&home);
     }
     let _ = fs::remove_dir_all(&dir);
 }
@@ -62,6 +74,116 @@ fn journal(dir: &Path) {
         let (ours, theirs) = (rate(median(ours)), rate(median(theirs)));
         println!("| {at_once} | {ours:.0} | {theirs:.0} | {:.2} |", theirs / ours);
     }
+}
+
+/// Notices through the journal to those who follow it.
+fn told(dir: &Path) {
+    use kennel_daemon::bench::{bare_notices, told_to};
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..JOURNAL_ROUNDS {
+        ours.push(told_to(&dir.join(format!("told-{round}.db")), TOLD, CONSUMERS));
+        theirs.push(bare_notices(&dir.join(format!("bare-told-{round}.db")), TOLD));
+    }
+    let rate = |time: Duration| TOLD as f64 / time.as_secs_f64();
+    let (ours, theirs) = (rate(median(ours)), rate(median(theirs)));
+    println!(
+        "{TOLD} notices, each told to {CONSUMERS} consumers who acknowledge: {ours:.0}/s; bare \
+         SQLite inserts of the same rows, told to nobody: {theirs:.0}/s; bare / ours {:.2}",
+        theirs / ours
+    );
+}
+
+fn now_ns() -> u128 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("it is after 1970").as_nanos()
+}
+
+/// From the last instruction of a program to the notice of its end at each follower.
+fn deaths(home: &Home) {
+    home.run(&["ps"]);
+    for followers in [1, FOLLOWERS] {
+        let (tell, heard) = std::sync::mpsc::channel();
+        for n in 0..followers {
+            let tell = tell.clone();
+            let path = home.path.join("state/socket");
+            std::thread::spawn(move || follow(&path, n, &tell));
+        }
+        for _ in 0..followers {
+            let ready = heard.recv_timeout(PATIENCE).expect("it follows");
+            assert!(ready.is_none(), "nobody has died yet");
+        }
+        let (mut took, mut floor) = (Vec::new(), Vec::new());
+        for _ in 0..DEATHS {
+            home.run(&["run", "-d", "--", "date", "+%s%N"]);
+            for _ in 0..followers {
+                let told = heard.recv_timeout(PATIENCE).expect("it is told");
+                took.push(told.expect("a death"));
+            }
+            floor.push(bare_death(&home.path.join("floor")));
+        }
+        let at = |times: &mut Vec<Duration>, part: f64| {
+            times.sort_unstable();
+            times[((times.len() - 1) as f64 * part) as usize]
+        };
+        println!(
+            "- {DEATHS} deaths, {followers} followers: p50 {:.2?}, p99 {:.2?}; floor (exit, wait, \
+             synced append, one socket): p50 {:.2?}, p99 {:.2?}; p50 is {:.1} of it",
+            at(&mut took, 0.5),
+            at(&mut took, 0.99),
+            at(&mut floor, 0.5),
+            at(&mut floor, 0.99),
+            at(&mut took, 0.5).as_secs_f64() / at(&mut floor, 0.5).as_secs_f64(),
+        );
+    }
+    home.run(&["down"]);
+}
+
+/// Follows notices as server-sent events; tells how long after its program's own time each end
+/// came. The first word says that it follows.
+fn follow(socket: &Path, n: usize, tell: &std::sync::mpsc::Sender<Option<Duration>>) {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it is up");
+    let head = format!(
+        "GET /v1/notices?consumer=f{n} HTTP/1.1\r\nhost: kennel\r\n\
+         accept: text/event-stream\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("it is taken");
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let begun = now_ns();
+    let mut headers = true;
+    for line in lines {
+        if headers && line.is_empty() {
+            headers = false;
+            if tell.send(None).is_err() {
+                return;
+            }
+        }
+        let Some(stamp) = line.split("\"text\":\"").nth(1) else { continue };
+        let stamp = stamp.chars().take_while(char::is_ascii_digit).collect::<String>();
+        let Ok(stamp) = stamp.parse::<u128>() else { continue };
+        if stamp < begun {
+            continue;
+        }
+        let late = Duration::from_nanos(now_ns().saturating_sub(stamp) as u64);
+        if tell.send(Some(late)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The least that could be done: wait for the program, sync a line, tell one socket.
+fn bare_death(file: &Path) -> Duration {
+    use std::io::{Read, Write};
+    let output = Command::new("date").arg("+%s%N").output().expect("it can be run");
+    let mut log = fs::File::options().append(true).create(true).open(file).expect("it opens");
+    log.write_all(&output.stdout).and_then(|()| log.sync_data()).expect("it is written");
+    let (mut one, mut two) = std::os::unix::net::UnixStream::pair().expect("it can be made");
+    one.write_all(&output.stdout).expect("it is taken");
+    let mut told = [0; 64];
+    let _ = two.read(&mut told).expect("it is told");
+    let stamp = String::from_utf8_lossy(&output.stdout);
+    let stamp: u128 = stamp.trim().parse().expect("a number");
+    Duration::from_nanos(now_ns().saturating_sub(stamp) as u64)
 }
 
 struct Home {

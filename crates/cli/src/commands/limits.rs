@@ -46,9 +46,13 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
 
 fn words(limit: &wire::LimitStanding) -> String {
     let used = limit.used.map_or_else(|| "?".to_owned(), number);
-    let wire::LimitStanding { kind, max, from, source, binds, .. } = limit;
+    let wire::LimitStanding { kind, used: _, max, from, source, binds, because, warned } = limit;
+    let because = because.as_ref().map(|why| format!(" (no harder: {why})")).unwrap_or_default();
+    let warned = if *warned { " (warned)" } else { "" };
     let max = number(*max);
-    format!("{kind:<15} {used:>12} of {max:<12} {binds:<9} {source}; set by {from}")
+    format!(
+        "{kind:<15} {used:>12} of {max:<12} {binds:<9} {source}{because}{warned}; set by {from}"
+    )
 }
 
 /// Whole numbers as such, others with what matters of them.

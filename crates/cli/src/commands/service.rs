@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use kennel_process::KEEPERS_CGROUP;
 use serde::Serialize;
 
 use crate::client::Client;
@@ -284,6 +285,9 @@ Restart=on-failure
 KillMode=process
 # The cgroup below is ours: each run gets one of its own, and that is what proves it dead.
 Delegate=yes
+# The daemon and the keepers stand beside those cgroups: only then can the kernel itself keep limits
+# on memory and processes. Ignored before systemd 254; those limits are sampled then.
+DelegateSubgroup={KEEPERS_CGROUP}
 # If an agent takes too much memory the kernel ends that agent. It must not end the service.
 OOMPolicy=continue
 
@@ -404,6 +408,7 @@ mod tests {
             "NotifyAccess=main",
             "KillMode=process",
             "Delegate=yes",
+            "DelegateSubgroup=kennel.keepers",
             "OOMPolicy=continue",
             "Restart=on-failure",
             "Environment=\"KENNEL_HOME=/x y\"",

@@ -5,7 +5,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use kennel_process::{Containment, strongest_containment};
+use kennel_process::{Binds, Containment, strongest_bindings, strongest_containment};
 
 use super::error::ApiError;
 use super::{App, wire};
@@ -47,7 +47,7 @@ enum Repair {
 async fn look(app: &App, repair: Repair) -> Result<wire::Doctor, ApiError> {
     let finder =
         Finder { home: app.home.clone(), store: app.store.clone(), inbox: app.inbox.clone() };
-    let mut findings = vec![containment(), file_system(app), space(app)];
+    let mut findings = vec![containment(), bindings(), file_system(app), space(app)];
     findings.push(store(&finder).await);
     findings.extend(runs(app));
     findings.extend(leftovers(&finder, repair).await);
@@ -92,6 +92,26 @@ fn containment() -> Finding {
             )
         }
     }
+}
+
+fn bindings() -> Finding {
+    let found = strongest_bindings();
+    let sampled = |(name, binds): (&str, Option<Binds>)| match binds {
+        Some(Binds::Sampled { because }) => Some(format!("{name}: {because}")),
+        Some(Binds::Hard { .. }) | None => None,
+    };
+    let both = [("memory", found.memory), ("pids", found.pids)];
+    let weaker: Vec<String> = both.into_iter().filter_map(sampled).collect();
+    if weaker.is_empty() {
+        let message = "limits on memory and processes are kept by the kernel";
+        return finding("limits", Level::Ok, message);
+    }
+    let message = format!("limits are sampled, not kept by the kernel: {}", weaker.join("; "));
+    finding("limits", Level::Note, message).hint(
+        "they bind all the same, a quarter of a second late. Run kennel where it is given these \
+         controllers: as a service (`kennel service install`, with systemd 254 or later), or \
+         alone in a cgroup of its own (`systemd-run --user --scope -p Delegate=yes kennel up`)",
+    )
 }
 
 fn file_system(app: &App) -> Finding {

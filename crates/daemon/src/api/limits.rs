@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use kennel_process::{Connection, LimitReached, Limits as Bounds, Spec};
+use kennel_process::{Bindings, Binds, Connection, LimitReached, Limits as Bounds, Spec};
 use kennel_supervisor::Unenforceable;
 use kennel_transcript::files::{Belt, Chosen, belt, chosen_session};
 use kennel_transcript::{Countable, Format, Sources, can_count};
@@ -244,6 +244,7 @@ pub(super) async fn limits(
     let account = told.or_else(|| run.usage_at_end());
     let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
     known.extend(counted(account.as_ref(), &run.request.limits));
+    let warned = status.as_ref().map(|status| status.warned.clone()).unwrap_or_default();
     let failed = status.and_then(|status| status.meter_trouble);
     let trouble = failed.or_else(|| account.as_ref().and_then(|account| account.trouble.clone()));
     let unconfirmed = account.as_ref().map_or(0, |account| account.unconfirmed);
@@ -253,11 +254,13 @@ pub(super) async fn limits(
         .into_iter()
         .map(|(kind, max)| {
             let used = known.iter().find(|limit| limit.kind == kind).map(|limit| limit.used);
-            let (source, binds) = meaning(kind);
+            let (source, binds, because) = meaning(kind, run.started.as_ref().map(|s| &s.binds));
             let (source, binds) = (source.to_owned(), binds.to_owned());
             let from = run.request.limits_from.get(kind).cloned();
             let from = from.unwrap_or_else(|| "the caller".to_owned());
-            wire::LimitStanding { kind: kind.to_owned(), used, max, from, source, binds }
+            let warned = warned.iter().any(|limit| limit.kind == kind);
+            let kind = kind.to_owned();
+            wire::LimitStanding { kind, used, max, from, source, binds, because, warned }
         })
         .collect();
     Ok(Json(wire::LimitsReport { limits, trouble, unconfirmed, files, files_by_timer }))
@@ -296,6 +299,7 @@ fn reached(run: &KeptRun) -> Option<LimitReached> {
     match run.ended.as_deref() {
         Some(Ended::Recorded(end)) => match &end.cause {
             kennel_process::Cause::Limit(limit) => Some(limit.clone()),
+            kennel_process::Cause::Oom(limit) => limit.clone(),
             kennel_process::Cause::Exit
             | kennel_process::Cause::Stopped
             | kennel_process::Cause::Killed
@@ -320,14 +324,26 @@ fn asked_for(limits: &wire::Limits) -> Vec<(&'static str, f64)> {
     by_words(limits).into_iter().chain(plain).collect()
 }
 
-/// What is counted for a limit, and how it binds.
-fn meaning(kind: &str) -> (&'static str, &'static str) {
+/// What is counted for a limit, how it binds, and why no harder.
+fn meaning(kind: &str, binds: Option<&Bindings>) -> (&'static str, &'static str, Option<String>) {
+    let sampled = |source, binds: Option<&Binds>| {
+        let because = binds.and_then(|binds| match binds {
+            Binds::Sampled { because } => Some(because.clone()),
+            Binds::Hard { .. } => None,
+        });
+        (source, "sampled", because)
+    };
+    let hard = |binds: Option<&Binds>| matches!(binds, Some(Binds::Hard { .. }));
+    let (memory, pids) =
+        (binds.and_then(|b| b.memory.as_ref()), binds.and_then(|b| b.pids.as_ref()));
     match kind {
-        "wall" => ("time since the start, suspend included", "hard"),
-        "idle" => ("output, transcript and processor time", "sampled"),
-        "output" => ("bytes as they are written", "hard"),
-        "memory" => ("memory of each process that is its own, four times a second", "sampled"),
-        "pids" => ("processes, four times a second", "sampled"),
-        _ => ("the agent's own words", "estimate"),
+        "wall" => ("time since the start, suspend included", "hard", None),
+        "idle" => ("output, transcript and processor time", "sampled", None),
+        "output" => ("bytes as they are written", "hard", None),
+        "memory" if hard(memory) => ("memory of the run's cgroup, by the kernel", "hard", None),
+        "memory" => sampled("memory of each process that is its own, four times a second", memory),
+        "pids" if hard(pids) => ("processes and threads, by the kernel", "hard", None),
+        "pids" => sampled("processes and threads, four times a second", pids),
+        _ => ("the agent's own words", "estimate", None),
     }
 }

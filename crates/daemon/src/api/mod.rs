@@ -51,6 +51,8 @@ use attach::Writers;
 pub(crate) use error::ApiError;
 use error::BadQuery;
 use notices::Readers;
+#[cfg(feature = "bench")]
+pub(crate) use view::notice;
 
 /// The largest request: more than any kernel takes as arguments and environment together.
 const MAX_REQUEST_BYTES: usize = 16 << 20;

@@ -1,7 +1,7 @@
 //! From a run or a line as it is kept to one as it is shown. Owns this one conversion; adds
 //! nothing.
 
-use kennel_process::{Cause, End, ExitStatus, Survivor, UnknownStatus, Verdict};
+use kennel_process::{Cause, End, ExitStatus, LimitReached, Survivor, UnknownStatus, Verdict};
 
 use super::error::start_error;
 use super::wire;
@@ -98,8 +98,7 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         }
         Detail::Exited(status) => event.status = Some(status_of(*status)),
         Detail::Limit(limit) => {
-            let (kind, used, max) = (limit.kind.clone(), limit.used, limit.max);
-            event.limit = Some(wire::Limit { kind, used, max });
+            event.limit = Some(limit_of(limit));
         }
         Detail::Stuck(stuck) => {
             event.stuck_because = Some(stuck.reason.clone());
@@ -312,11 +311,8 @@ fn end_of(end: &End) -> wire::End {
         Cause::Exit => (wire::Cause::Exit, None),
         Cause::Stopped => (wire::Cause::Stopped, None),
         Cause::Killed => (wire::Cause::Killed, None),
-        Cause::Limit(reached) => {
-            let kind = reached.kind.clone();
-            let limit = wire::Limit { kind, used: reached.used, max: reached.max };
-            (wire::Cause::Limit, Some(limit))
-        }
+        Cause::Limit(reached) => (wire::Cause::Limit, Some(limit_of(reached))),
+        Cause::Oom(reached) => (wire::Cause::Oom, reached.as_ref().map(limit_of)),
         Cause::Lost => (wire::Cause::Lost, None),
         Cause::NeverStarted => (wire::Cause::NeverStarted, None),
     };
@@ -333,6 +329,10 @@ fn end_of(end: &End) -> wire::End {
         (None, Verdict::Dead(_)) => None,
     };
     wire::End { cause, status: status_of(end.status), limit, error }
+}
+
+fn limit_of(reached: &LimitReached) -> wire::Limit {
+    wire::Limit { kind: reached.kind.clone(), used: reached.used, max: reached.max }
 }
 
 fn status_of(status: ExitStatus) -> wire::Status {

@@ -170,7 +170,7 @@ pub struct Limits {
     /// Bytes of memory of its cohort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Processes of its cohort.
+    /// Processes and threads of its cohort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
     /// Bytes it writes.
@@ -410,7 +410,7 @@ pub struct End {
     pub cause: Cause,
     /// How its leader ended.
     pub status: Status,
-    /// The limit that ended it.
+    /// The limit that ended it, also that of `oom` if it was the run's own.
     pub limit: Option<Limit>,
     /// Why it never started, or why it is lost.
     pub error: Option<Error>,
@@ -425,6 +425,7 @@ pub enum Cause {
     Stopped,
     Killed,
     Limit,
+    Oom,
     Lost,
     NeverStarted,
 }
@@ -475,6 +476,12 @@ pub struct LimitStanding {
     pub source: String,
     /// How it binds: `hard`, `sampled` or `estimate`.
     pub binds: String,
+    /// Why it does not bind harder, if it could elsewhere.
+    #[serde(default)]
+    pub because: Option<String>,
+    /// True if its warning was given, as far as that is known now.
+    #[serde(default)]
+    pub warned: bool,
 }
 
 /// A limit that was reached.
@@ -870,8 +877,8 @@ pub struct Doctor {
 /// One thing that was looked at.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// What was looked at, in a word: `containment`, `store`, `space`, `runs`, `leftovers`,
-    /// `cgroups`, `config`, `linger`.
+    /// What was looked at, in a word: `containment`, `limits`, `store`, `space`, `runs`,
+    /// `leftovers`, `cgroups`, `config`, `linger`.
     pub check: String,
     /// How it is.
     pub level: Level,

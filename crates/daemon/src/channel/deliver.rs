@@ -127,8 +127,8 @@ impl Postman {
         self.poke.wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// A try that failed because the daemon leaves has not failed: the next one finds what was begun.
-    /// Never returns then; the task ends with the daemon.
+    /// A try that failed because the daemon leaves has not failed: the next one finds what was
+    /// begun. Never returns then; the task ends with the daemon.
     pub(super) async fn unless_leaving(&self) {
         if *self.app.leaving.borrow() {
             std::future::pending::<()>().await;
@@ -256,9 +256,9 @@ impl Postman {
 
     /// Keeps something, however long that takes: what was delivered must not be so again because a
     /// disk was full.
-    pub(super) async fn keep(&self, mark: Mark) -> usize {
+    pub(super) async fn keep(&self, mark: Mark) {
         let name = &self.channel.name;
-        self.insist(|| self.app.inbox.mark(name, mark.clone())).await
+        self.insist(|| self.app.inbox.mark(name, mark.clone())).await;
     }
 
     pub(super) async fn insist<T, A>(&self, ask: impl Fn() -> A) -> T

@@ -166,7 +166,7 @@ fn how(run: &KeptRun) -> Result<String, Failed> {
                 Err(Failed::later(format!("its run {id} exited with {code}")))
             }
             (
-                Cause::Exit | Cause::Lost | Cause::NeverStarted,
+                Cause::Exit | Cause::Oom(_) | Cause::Lost | Cause::NeverStarted,
                 ExitStatus::Exited(_) | ExitStatus::Signaled(_) | ExitStatus::Unknown(_),
             ) => Err(Failed::later(format!("its run {id} ended without an exit code"))),
         },

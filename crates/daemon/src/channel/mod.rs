@@ -91,7 +91,8 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// How a channel hears that its dead letters are wanted again, and that it need not wait any longer.
+/// How a channel hears that its dead letters are wanted again, and that it need not wait any
+/// longer.
 #[derive(Debug)]
 struct Poke {
     wanted: AtomicBool,

@@ -1,5 +1,5 @@
-//! An agent is woken: when a run that it asked for has ended and it has not heard of it, its session
-//! goes on with the notice as its prompt.
+//! An agent is woken: when a run that it asked for has ended and it has not heard of it, its
+//! session goes on with the notice as its prompt.
 //!
 //! ```text
 //! notice -> who asked for that run -> lives: waits until it is dead and its slot is free
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Owns: which notices one run tells of, which is kept before that run is asked for, so that none
-//! is in two. What waits for a live agent keeps nobody else waiting: the place moves when all before
-//! it is settled. A run that was woken has no parent, and its own end wakes nobody.
+//! is in two. What waits for a live agent keeps nobody else waiting: the place moves when all
+//! before it is settled. A run that was woken has no parent, and its own end wakes nobody.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
@@ -341,7 +341,7 @@ impl Waker {
                 // Kept with its letter.
                 (Fate::Buried, _) | (Fate::Idle, None) => {}
                 (Fate::Done | Fate::Idle, Some(_)) => {
-                    drop(self.postman.keep(Mark::Revived(notice.seq)).await)
+                    self.postman.keep(Mark::Revived(notice.seq)).await;
                 }
                 (Fate::Done, None) => seqs.push(notice.seq),
             }
@@ -382,10 +382,7 @@ impl Waker {
         let Some(next) = next.into_iter().chain(room).min() else {
             return self.postman.more(newest).await;
         };
-        match tokio::time::timeout_at(next, self.postman.more(newest)).await {
-            Ok(more) => more,
-            Err(_) => true,
-        }
+        tokio::time::timeout_at(next, self.postman.more(newest)).await.unwrap_or(true)
     }
 }
 

@@ -259,8 +259,8 @@ fn read(secret: &Secret) -> Result<String, Failed> {
     }
 }
 
-/// `t=SECONDS,v1=HEX`: HMAC-SHA256 of the seconds, a dot and the body. The time is in it so that who
-/// overheard a request cannot send it again much later.
+/// `t=SECONDS,v1=HEX`: HMAC-SHA256 of the seconds, a dot and the body. The time is in it so that
+/// who overheard a request cannot send it again much later.
 fn signature(secret: &str, message: &Message) -> String {
     // Takes a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {

@@ -57,7 +57,9 @@ pub(super) fn is_failure(notice: &wire::Notice) -> bool {
 fn failed(end: &wire::End) -> bool {
     match end.cause {
         wire::Cause::Exit => !matches!(end.status, wire::Status::Exited(0)),
-        wire::Cause::Limit | wire::Cause::Lost | wire::Cause::NeverStarted => true,
+        wire::Cause::Limit | wire::Cause::Oom | wire::Cause::Lost | wire::Cause::NeverStarted => {
+            true
+        }
         wire::Cause::Stopped | wire::Cause::Killed => false,
     }
 }
@@ -109,6 +111,7 @@ fn end(end: &wire::End) -> String {
             let limit = end.limit.as_ref().map_or("?", |limit| &limit.kind);
             format!("was ended by its limit {limit}, {status}")
         }
+        wire::Cause::Oom => format!("was ended for want of memory, {status}"),
         wire::Cause::Lost => format!("is lost: {error}"),
         wire::Cause::NeverStarted => format!("never started: {error}"),
     }

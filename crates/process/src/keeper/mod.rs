@@ -31,6 +31,7 @@ use std::time::Duration;
 use crate::cohort::{Cohort, Role};
 use crate::containment::{Containment, Leaf};
 use crate::control::{Answer, Do, Frame, HEADER_BYTES, MAX_SPEC_BYTES, Reply, Request, json_frame};
+use crate::controllers::{self, Bindings};
 use crate::exit::{ExitStatus, UnknownStatus};
 use crate::failpoint::failpoint;
 use crate::identity::{Identity, Process};
@@ -217,6 +218,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
     failpoint("start.leaf").map_err(on(StartStage::Directory, &here))?;
 
     let forked_at = sys::boottime();
+    let mut binds = bind(spec, &undo, contained.because.as_deref());
     let (gated, because) = fork_leader(spec, &prepared.ends, &mut undo, contained.because)
         .map_err(on(StartStage::Fork, &program))?;
     let streams = prepared.ends.forked();
@@ -230,6 +232,10 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         (None, true) => Containment::Subreaper,
         (None, false) => Containment::Group,
     };
+    match (&undo.leaf, &because) {
+        (Some(leaf), _) => controllers::check_charged(leaf, &mut binds),
+        (None, why) => binds = without_leaf(spec, why.as_deref()),
+    }
     let leaf = undo.leaf.as_ref().map(|l| l.id().clone());
     let started = Started {
         run: spec.run.clone(),
@@ -238,6 +244,7 @@ fn start(dir: &RunDir, spec: &Spec, signals: SignalFd) -> Result<(Kept, OwnedFd)
         containment,
         containment_because: because,
         leaf,
+        binds,
         streams: spec.streams,
         on_exit: spec.on_exit,
         ask: spec.ask,
@@ -398,6 +405,19 @@ fn contain(spec: &Spec, prepared: &Prepared, undo: &mut Undo) -> io::Result<Cont
     };
     failpoint("start.contained")?;
     Ok(without(because))
+}
+
+/// Has the kernel hold the run to its bounds, before anybody is in the leaf.
+fn bind(spec: &Spec, undo: &Undo, because: Option<&str>) -> Bindings {
+    match &undo.leaf {
+        Some(leaf) => controllers::bind(leaf, &spec.limits),
+        None => without_leaf(spec, because),
+    }
+}
+
+fn without_leaf(spec: &Spec, because: Option<&str>) -> Bindings {
+    let why = because.map(|why| format!("the run has no cgroup: {why}"));
+    Bindings::sampled(&spec.limits, &why.unwrap_or_else(|| "the run has no cgroup".to_owned()))
 }
 
 /// Forks the leader into the leaf. If the kernel does not let it in there, the leaf is given up and

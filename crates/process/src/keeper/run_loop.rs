@@ -29,14 +29,15 @@ use crate::cohort::{self, Attempt};
 use crate::control::{
     Do, Event, Frame, PROTOCOL, Refusal, RefusalCode, Reply, Request, State, Status,
 };
+use crate::controllers::OomKill;
 use crate::exit::ExitStatus;
 use crate::failpoint::failpoint;
 use crate::ladder::{Ladder, Requested, Rung, Seen};
-use crate::limits::{Doings, Judge, Judgement};
+use crate::limits::{Doings, Judge, Judgement, Sample};
 use crate::meter::{Metered, Word};
 use crate::proof::{Proof, Survivor};
 use crate::record::{Cause, End, Fact, LimitReached, Verdict, unix_ms};
-use crate::spec::{MAX_GRACE, TerminalSize};
+use crate::spec::{MAX_GRACE, OnExit, TerminalSize};
 use crate::sys;
 use crate::{OutputTotals, Signal};
 
@@ -93,6 +94,8 @@ struct Keeper {
     clients: Vec<Client>,
     cause: Option<Cause>,
     exit: Option<ExitStatus>,
+    /// Whether the kernel killed in it for want of memory.
+    oom: Option<OomKill>,
     /// It was seen to have ended; its status may not be known yet.
     leader_ended: bool,
     survivors: (Vec<Survivor>, u64),
@@ -150,11 +153,12 @@ impl Keeper {
     fn new(kept: Kept) -> Self {
         Self {
             ladder: Ladder::new(kept.spec.on_exit),
-            judge: Judge::new(kept.spec.limits.clone(), kept.forked_at),
+            judge: Judge::new(kept.spec.limits.clone(), kept.started.binds.clone(), kept.forked_at),
             kept,
             clients: Vec::new(),
             cause: None,
             exit: None,
+            oom: None,
             leader_ended: false,
             survivors: (Vec::new(), 0),
             unwritten: VecDeque::new(),
@@ -260,8 +264,9 @@ impl Keeper {
         }
         let Some(status) = self.kept.cohort.peek_status()? else { return Ok(()) };
         self.exit = Some(status);
+        self.oom = self.kept.cohort.oom_kill();
         failpoint("stop.exited")?;
-        self.add_fact(Fact::Exited { status, at_ms: unix_ms() });
+        self.add_fact(Fact::Exited { status, oom: self.oom, at_ms: unix_ms() });
         failpoint("stop.exit_recorded")?;
         self.tell(&Event::Exited(status));
         Ok(())
@@ -270,6 +275,11 @@ impl Keeper {
     fn prove(&mut self, now: Duration) {
         self.phases.emptied.get_or_insert(now);
         self.account();
+        // Whoever was awaited may have been killed after the leader had left. What tells goes with
+        // the leaf.
+        if self.kept.spec.on_exit == OnExit::Wait {
+            self.oom = self.kept.cohort.oom_kill().or(self.oom);
+        }
         // `Prove` is due only when the leader has ended, and then its status was peeked at.
         let attempt = match self.exit {
             Some(status) => self.kept.cohort.prove(status).map(|attempt| (attempt, status)),
@@ -311,9 +321,11 @@ impl Keeper {
     fn proven(&mut self, proof: Proof, status: ExitStatus) {
         let clients = &mut self.clients;
         let complete = self.kept.streams.drain(&mut |piece| pass_on(clients, &piece));
+        let usage = self.last_usage();
+        let by_itself = || Cause::of_exit(status, self.oom, &self.kept.started);
         let end = End {
-            usage: self.last_usage(),
-            cause: self.cause.clone().unwrap_or(Cause::Exit),
+            usage,
+            cause: self.cause.clone().unwrap_or_else(by_itself),
             status,
             verdict: Verdict::Dead(proof),
             output: OutputTotals { complete, ..self.kept.streams.totals() },
@@ -395,6 +407,10 @@ impl Keeper {
         }
     }
 
+    fn sample(&self) -> io::Result<Sample> {
+        self.kept.cohort.sample(&self.kept.started.binds)
+    }
+
     /// Holds the run to its limits. The first that is reached stops it; the others may be reached
     /// by what the stop itself takes, and are not its cause.
     fn judge(&mut self, now: Duration) {
@@ -403,7 +419,7 @@ impl Keeper {
         }
         let doings = self.doings();
         let wanted = self.judge.wants_sample(now, doings);
-        let sample = match wanted.then(|| self.kept.cohort.sample()) {
+        let sample = match wanted.then(|| self.sample()) {
             Some(Ok(sample)) => Some(sample),
             Some(Err(e)) => {
                 self.complain("count the cohort", &e);
@@ -753,7 +769,7 @@ impl Keeper {
         };
         let silent = sys::boottime().saturating_sub(self.kept.streams.last_output());
         let counted = self.judge.samples() && state == State::Running;
-        let sample = counted.then(|| self.kept.cohort.sample().ok()).flatten();
+        let sample = counted.then(|| self.sample().ok()).flatten();
         Status {
             state,
             started: self.kept.started.clone(),
@@ -784,7 +800,7 @@ fn asked_for(cause: Cause) -> Result<Cause, Refusal> {
     match &cause {
         Cause::Stopped | Cause::Killed => Ok(cause),
         Cause::Limit(limit) if limit.kind.len() <= MAX_LIMIT_KIND_BYTES => Ok(cause),
-        Cause::Limit(_) | Cause::Exit | Cause::Lost | Cause::NeverStarted => {
+        Cause::Limit(_) | Cause::Exit | Cause::Oom(_) | Cause::Lost | Cause::NeverStarted => {
             let message = "a stop is asked for as stopped, killed, or limit with a short kind";
             Err(refusal(RefusalCode::UnknownRequest, message))
         }

@@ -101,22 +101,35 @@ pub(crate) fn status(pid: Pid) -> io::Result<Status> {
     Ok(Status { uid: field("Uid:"), tracer: field("TracerPid:").filter(|t| *t != 0) })
 }
 
-/// Processor time a process has used, with that of children it collected, and the memory that is
-/// its own: what is shared with files and other processes is not counted.
-pub(crate) fn usage(pid: Pid) -> io::Result<(std::time::Duration, u64)> {
+/// What a process uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    /// Processor time, with that of children it collected.
+    pub(crate) cpu: std::time::Duration,
+    /// The memory that is its own: what it shares with files and other processes is not counted.
+    pub(crate) memory: u64,
+    /// Its threads, the first among them.
+    pub(crate) threads: u64,
+}
+
+/// What a process uses now.
+pub(crate) fn usage(pid: Pid) -> io::Result<Usage> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed stat");
     let stat = read(&format!("/proc/{}/stat", pid.get()))?;
     let after = stat.iter().rposition(|b| *b == b')').ok_or_else(malformed)?;
     let text = std::str::from_utf8(&stat[after + 1..]).map_err(|_| malformed())?;
-    // Fields 14 to 17 of the manual page; field 3 is the first after the name.
-    let ticks: u64 =
-        text.split_ascii_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
+    // Fields 14 to 17 and 20 of the manual page; field 3 is the first after the name.
+    let mut fields = text.split_ascii_whitespace().skip(11).map(|f| f.parse::<u64>().unwrap_or(0));
+    let ticks: u64 = fields.by_ref().take(4).sum();
+    // Of one that has ended and was not collected it says 0, and it still has its number.
+    let threads = fields.nth(2).unwrap_or(0).max(1);
     let per_second = rustix::param::clock_ticks_per_second();
     let cpu = std::time::Duration::from_millis(ticks * 1000 / per_second.max(1));
     let statm = read_to_string(&format!("/proc/{}/statm", pid.get()))?;
     let mut pages = statm.split_ascii_whitespace().skip(1).filter_map(|f| f.parse::<u64>().ok());
     let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    Ok((cpu, resident.saturating_sub(shared) * rustix::param::page_size() as u64))
+    let memory = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
+    Ok(Usage { cpu, memory, threads })
 }
 
 /// Where in the kernel a process sleeps, if the kernel tells.
