@@ -563,3 +563,64 @@ fn an_agent_with_a_profile_is_woken_by_it_and_others_are_not() {
     assert_eq!(prompts(&home).len(), 3);
     home.check();
 }
+
+#[test]
+fn what_was_decided_before_a_crash_is_done_and_what_was_done_is_not_done_again() {
+    let home = sleepers("");
+    let parent = home.start(&["--slot", "boss", "--", "claude", "-p", "wait go"]);
+    let (one, file) = held_run(&home, "one");
+    adopt(&home, &one, &parent);
+    fs::write(file, "").expect("it can be written");
+    over(&home, &one);
+    until("it waits", || (channel(&home, "wake")["pending"] == 1).then_some(()));
+    home.kill_daemon();
+    // As a daemon leaves it that was killed after it decided and before it asked for the run.
+    let seq = home.sql(&format!("SELECT seq FROM journal WHERE notice = '{}'", ended(&one)));
+    home.sql(&format!("INSERT INTO wake VALUES ('wake', {seq}, 'decided', 0)"));
+    home.ok(&["ps"]);
+    let (two, file) = held_run(&home, "two");
+    adopt(&home, &two, &parent);
+    fs::write(file, "").expect("it can be written");
+    over(&home, &two);
+    fs::write(home.path().join("go"), "").expect("it can be written");
+    let told = until("both were told", || Some(prompts(&home)).filter(|told| told.len() == 3));
+    done(&home, "wake");
+    assert_eq!(home.show("decided")["slot"], "boss");
+    for run in [&one, &two] {
+        let of = |prompt: &&String| prompt.contains(&format!("[{}]", ended(run)));
+        assert_eq!(told.iter().filter(of).count(), 1, "{told:?}");
+    }
+    let mut slot = home.all_runs();
+    slot.retain(|run| run["slot"] == "boss");
+    slot.iter().for_each(|run| drop(over(&home, run["id"].as_str().expect("it is text"))));
+    home.kill_daemon();
+    // As one leaves it that was killed after it asked and before it kept that.
+    home.sql("UPDATE wake SET settled = 0");
+    home.ok(&["run", "--", "true"]);
+    until("it is settled again", || {
+        (home.sql("SELECT count(*) FROM wake WHERE settled = 0") == "0").then_some(())
+    });
+    assert_eq!(prompts(&home).len(), 3);
+    home.check();
+}
+
+#[test]
+fn a_wake_that_failed_is_kept_and_done_when_it_is_asked_for_again() {
+    let home = sleepers("");
+    let parent = home.start(&["--", "claude", "-p", "go"]);
+    over(&home, &parent);
+    let (program, away) = (home.path().join("bin/claude"), home.path().join("away"));
+    fs::rename(&program, &away).expect("it can be moved");
+    let (child, file) = held_run(&home, "child");
+    adopt(&home, &child, &parent);
+    fs::write(file, "").expect("it can be written");
+    until("it is given up on", || (channel(&home, "wake")["dead_letters"] == 1).then_some(()));
+    assert_eq!(channel(&home, "wake")["letters"][0]["tries"], 2);
+    fs::rename(&away, &program).expect("it can be moved");
+    home.kill_daemon();
+    home.ok(&["channels", "retry", "wake"]);
+    until("it was woken", || (prompts(&home).len() == 2).then_some(()));
+    until("nothing is left", || (channel(&home, "wake")["dead_letters"] == 0).then_some(()));
+    assert!(prompts(&home)[1].contains(&ended(&child)));
+    home.check();
+}

@@ -71,23 +71,25 @@ pub(super) async fn post(target: &Target, message: &Message) -> Result<String, F
     let within = target.answer_within;
     let sent = tokio::time::timeout(within, send(target, message)).await;
     sent.unwrap_or_else(|_| {
-        Err(Failed::later(format!("{} did not answer within {within:?}", target.url)))
+        let shown = shown(&target.url);
+        Err(Failed::later(format!("{shown} did not answer within {within:?}")))
     })
 }
 
 async fn send(target: &Target, message: &Message) -> Result<String, Failed> {
     let place = Place::of(&target.url)?;
+    let shown = shown(&target.url);
     let request = request(&place, target, message)?;
     let stream = connect(&place, target.remote).await?;
     if place.tls {
         let name = ServerName::try_from(place.host.clone())
-            .map_err(|_| Failed::later(format!("{} has no name for TLS", target.url)))?;
+            .map_err(|_| Failed::later(format!("{shown} has no name for TLS")))?;
         let connector = TlsConnector::from(tls()?);
         let stream = connector.connect(name, stream).await;
-        let stream = stream.map_err(|e| failed(&target.url, "TLS", &e))?;
-        return exchange(&target.url, TokioIo::new(stream), request).await;
+        let stream = stream.map_err(|e| failed(&shown, "TLS", &e))?;
+        return exchange(&shown, TokioIo::new(stream), request).await;
     }
-    exchange(&target.url, TokioIo::new(stream), request).await
+    exchange(&shown, TokioIo::new(stream), request).await
 }
 
 async fn exchange<S>(url: &str, stream: S, request: Request<Full<Bytes>>) -> Result<String, Failed>
@@ -120,7 +122,7 @@ async fn judge(url: &str, answer: Response<Incoming>) -> Result<String, Failed> 
     }
     if status.is_redirection() {
         let to = headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
-        let to = to.map(|to| format!(" to {}", quoted(&to))).unwrap_or_default();
+        let to = to.map(|to| format!(" to {}", quoted(&shown(&to)))).unwrap_or_default();
         let words =
             format!("{url} answered {status}{to}: redirects are not followed, name the end");
         return Err(Failed::later(words));
@@ -173,7 +175,7 @@ struct Place {
 
 impl Place {
     fn of(url: &str) -> Result<Self, Failed> {
-        let bad = || Failed::later(format!("{url:?} is no address"));
+        let bad = || Failed::later("its url is no address".to_owned());
         let uri: Uri = url.parse().map_err(|_| bad())?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
@@ -191,6 +193,13 @@ impl Place {
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Self { tls, host: plain.to_owned(), port, authority, path })
     }
+}
+
+/// An address for people: receivers have keys in their paths.
+fn shown(url: &str) -> String {
+    let after = url.find("://").map_or(0, |at| at + 3);
+    let end = url[after..].find(['/', '?', '#']).map_or(url.len(), |at| after + at);
+    url[..end].to_owned()
 }
 
 /// A connection to the first address of the name that takes one, of those that are allowed.
@@ -243,7 +252,7 @@ fn request(
         request = request.header("kennel-signature", header(&signed)?);
     }
     let body = Full::new(Bytes::from(message.body.clone()));
-    request.body(body).map_err(|e| Failed::later(format!("{}: {e}", target.url)))
+    request.body(body).map_err(|e| Failed::later(format!("{}: {e}", shown(&target.url))))
 }
 
 fn header(text: &str) -> Result<HeaderValue, Failed> {
@@ -322,6 +331,19 @@ mod tests {
         }
         for bad in ["", "h.example", "ftp://h/", "http://"] {
             assert!(Place::of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_an_address_has_no_key_in_it() {
+        for (url, expected) in [
+            ("https://h.example/services/T0/KEY", "https://h.example"),
+            ("http://127.0.0.1:8080?key=K", "http://127.0.0.1:8080"),
+            ("http://h", "http://h"),
+            ("/elsewhere/KEY", ""),
+            ("", ""),
+        ] {
+            assert_eq!(shown(url), expected);
         }
     }
 
