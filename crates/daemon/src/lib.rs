@@ -14,6 +14,7 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod channel;
 mod charge;
 pub mod config;
 mod event_loop;
