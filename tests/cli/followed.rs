@@ -112,6 +112,10 @@ fn a_file_that_is_late_replaced_copied_cut_or_gone_is_told_and_nothing_is_counte
         let words = home.kennel(&["limits", &run]);
         assert!(words.out.contains(state) && words.err.contains("not confirmed"), "{words:?}");
     }
+    // The last of them is watched, too: nothing else tells of this.
+    let mut file = fs::File::options().append(true).open(transcript(&home, SESSION)).unwrap();
+    std::io::Write::write_all(&mut file, line("alone", 100).as_bytes()).expect("there is room");
+    stands(&home, &run, known + WHOLE, "rotated");
     assert_eq!(warned(&home, "transcript"), 1, "one alarm is enough");
     home.ok(&["kill", &run]);
     home.check();
@@ -238,9 +242,12 @@ fn a_line_too_long_to_be_held_is_told_counted_past_and_costs_no_memory() {
 fn of_two_limits_in_one_piece_turns_are_told_and_the_first_line_can_reach_them() {
     let home = home();
     // Nothing else is said before it, or after it.
-    let script = r#"exec printf '%s\n' '{"type":"assistant","session_id":"x","message":{"id":"m","model":"claude-opus-5","content":[{"type":"tool_use","id":"t","name":"Bash","input":{}}],"usage":{"input_tokens":1000000000000,"output_tokens":1}}}'"#;
+    let usage = r#""usage":{"input_tokens":1000000000000,"output_tokens":1}"#;
+    let tool = r#""content":[{"type":"tool_use","id":"t","name":"Bash","input":{}}]"#;
+    let message = format!(r#""message":{{"id":"m","model":"claude-opus-5",{tool},{usage}}}"#);
+    let script = format!("#!/bin/sh\necho '{{\"type\":\"assistant\",{message}}}'\nsleep 1000\n");
     let first = home.path().join("first");
-    fs::write(&first, format!("#!/bin/sh\n{}; sleep 1000\n", &script[5..])).expect("it is ours");
+    fs::write(&first, script).expect("it is ours");
     super::home::make_program(&first, &home.path().join("bin/first"));
     let ours = ["--max-tool-turns", "1", "--max-budget-usd", "0.01", "--max-tokens", "5"];
     let mut args = ours.to_vec();

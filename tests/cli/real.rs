@@ -841,7 +841,7 @@ fn codex_that_stays_after_its_answer_is_ended_by_its_time_to_finish_and_not_as_i
         let steps =
             vec![using("I leave some.").shell("sh ./leaves").step(), using("I am done.").step()];
         let world = World::new(Client::Codex, program, vec![("leaves", steps)]);
-        let run = world.start(&["--finish", "2s", "--idle", "1s"], &[], "leaves");
+        let run = world.start(&["--finish", "4s", "--idle", "3s"], &[], "leaves");
         let shown = world.over(&run);
         world.check_gone(&shown);
         world.check_left(&shown);

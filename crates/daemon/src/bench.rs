@@ -97,7 +97,13 @@ pub fn bare(file: &Path, runs: usize, at_once: usize) -> Duration {
             let kept = match &entry.detail {
                 Detail::Request(request) => text(&**request),
                 Detail::Ended(ended) => text(&**ended),
-                other => text(other),
+                other @ (Detail::Nothing
+                | Detail::Started(_)
+                | Detail::Exited(_)
+                | Detail::Limit(_)
+                | Detail::Stuck(_)
+                | Detail::Matched(_)
+                | Detail::Heartbeat(_)) => text(other),
             };
             (format!("bench{n:08}"), k, fact, kept)
         })

@@ -346,11 +346,10 @@ impl Looking {
             }
         };
         pattern.done = certain;
-        let told = &line.bytes[..line.bytes.len().min(MAX_TOLD_BYTES)];
         let detail = Matched {
             pattern: pattern.watch.pattern.clone(),
             stream: NAMES[usize::from(at.stream)].to_owned(),
-            line: self.secrets.redact(told),
+            line: cut(self.secrets.redact(&line.bytes)),
             seen: pattern.seen,
             left_out: 0,
         };
@@ -395,6 +394,12 @@ impl Looking {
         let tail = Some(Arc::new(tails));
         self.observer.tell_with(event, &Detail::Heartbeat(to), tail).await.ok()
     }
+}
+
+/// What is told of a line. Cut after it was searched for credentials, so that no part of one is left.
+fn cut(mut line: String) -> String {
+    line.truncate(line.floor_char_boundary(MAX_TOLD_BYTES));
+    line
 }
 
 fn offsets_of(line: &Line) -> Offsets {

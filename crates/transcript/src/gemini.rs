@@ -75,7 +75,7 @@ impl State {
         let thinking = stats.total.0.saturating_sub(stats.input.0).saturating_sub(stats.output.0);
         let tokens = Tokens {
             input: stats.input.0.saturating_sub(stats.cached.0),
-            output: stats.output.0 + thinking,
+            output: stats.output.0.saturating_add(thinking),
             cache_read: stats.cached.0,
             ..Tokens::default()
         };
@@ -183,7 +183,7 @@ impl DiskTokens {
         let rest = self.total.0.saturating_sub(self.input.0).saturating_sub(self.output.0);
         Tokens {
             input: self.input.0.saturating_sub(self.cached.0),
-            output: self.output.0 + rest.max(self.thoughts.0),
+            output: self.output.0.saturating_add(rest.max(self.thoughts.0)),
             cache_read: self.cached.0,
             ..Tokens::default()
         }

@@ -59,7 +59,7 @@ fn finished(part: &Part<'_>, tell: Tell<'_>) {
         subagent: false,
         tokens: Tokens {
             input: tokens.input.0,
-            output: tokens.output.0 + tokens.reasoning.0,
+            output: tokens.output.0.saturating_add(tokens.reasoning.0),
             cache_read: tokens.cache.0.read.0,
             cache_write_5m: tokens.cache.0.write.0,
             ..Tokens::default()

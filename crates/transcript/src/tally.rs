@@ -315,7 +315,7 @@ impl Tally {
             Entry::ToolFinished { id } => self.tool_finished(id),
             Entry::Usage(usage) => self.usage(source, usage),
             Entry::Total(total) => self.total(total),
-            Entry::Working => self.standing = Standing::Working,
+            Entry::Working => self.works(source),
             Entry::Waiting(what) => self.waits(*what),
             Entry::Retrying { attempt, delay_ms } => {
                 let (attempt, delay_ms) = (*attempt, *delay_ms);
@@ -392,12 +392,21 @@ impl Tally {
     }
 
     fn turn(&mut self, source: Source, turn: &Turn) {
-        let is_new = match &turn.id {
-            TurnId::Shared(id) => self.shared_turn(name_of(id), turn),
-            TurnId::Own(place) => self.own[lane(source)].take(*place, turn),
-        };
-        if is_new {
-            // What is told a second time, by a file that trails, says nothing about now.
+        // What is told a second time, by a file that trails, says nothing about now.
+        match &turn.id {
+            TurnId::Shared(id) if self.shared_turn(name_of(id), turn) => {
+                self.standing = Standing::Working;
+            }
+            TurnId::Own(place) if self.own[lane(source)].take(*place, turn) => self.works(source),
+            TurnId::Shared(_) | TurnId::Own(_) => {}
+        }
+    }
+
+    /// It works. What a file says of it without a name that both sources share may be older than
+    /// the final answer that was said.
+    fn works(&mut self, source: Source) {
+        let trails = source != Source::Stdout && self.has_stdout;
+        if !(trails && self.standing == Standing::Finishing) {
             self.standing = Standing::Working;
         }
     }

@@ -173,6 +173,18 @@ fn numbers_of_any_size_are_counted_without_overflow() {
     let used = claude(text.join("\n").as_bytes());
     assert_eq!((used.turns, used.tokens.input, used.broken_lines), (6, u64::MAX, 0));
     assert!(used.usd.is_finite());
+    let most = numbers[0];
+    let thought = format!(r#""input":{most},"output":{most},"thoughts":{most},"total":{most}"#);
+    let line = format!(r#"{{"type":"gemini","id":"m","tokens":{{{thought}}}}}"#);
+    let disk = crate::used(Format::Gemini, Source::File { subagent: false }, line.as_bytes());
+    assert_eq!(disk.tokens.output, u64::MAX);
+    let reasoned =
+        format!(r#"{{"messageID":"m","tokens":{{"output":{most},"reasoning":{most}}}}}"#);
+    let line = format!(r#"{{"type":"step_finish","part":{reasoned}}}"#);
+    assert_eq!(
+        crate::used(Format::Opencode, Source::Stdout, line.as_bytes()).tokens.output,
+        u64::MAX
+    );
     for usd in ["-1", "1e308", "null", "\"x\""] {
         let line = format!(r#"{{"type":"result","total_cost_usd":{usd}}}"#);
         let used = claude(line.as_bytes());

@@ -392,3 +392,19 @@ fn a_tally_forgets_and_never_counts_less_for_it() {
     assert_eq!((used.tokens.output, used.unconfirmed), (200_000, 0));
     assert!(used.open_tools <= 20_000);
 }
+
+#[test]
+fn a_file_that_trails_does_not_take_back_the_final_answer() {
+    let mut tally = Tally::new(Prices::shipped(), History::Fresh);
+    let turn = |place| Entry::Turn(Turn { id: TurnId::Own(place), subagent: false, tools: 0 });
+    let ending = Ending { is_error: false, subtype: "success".to_owned() };
+    let file = Source::File { subagent: false };
+    tally.add(Source::Stdout, &turn(1));
+    tally.add(Source::Stdout, &Entry::Result(ending));
+    for late in [turn(1), Entry::Working] {
+        tally.add(file, &late);
+        assert_eq!(tally.used().standing, Standing::Finishing, "{late:?}");
+    }
+    tally.add(Source::Stdout, &turn(2));
+    assert_eq!(tally.used().standing, Standing::Working);
+}

@@ -174,10 +174,10 @@ struct LimitArgs {
     /// Stop it if it is still there so long after its final result.
     #[arg(long, value_name = "D", value_parser = parse_bound)]
     finish: Option<Duration>,
-    /// Stop it when all its processes together have so much memory.
+    /// End it when all its processes together have so much memory.
     #[arg(long, value_name = "S", value_parser = parse_bytes)]
     memory: Option<u64>,
-    /// Stop it when it has so many processes.
+    /// Allow it so many processes and threads: the kernel refuses more, or it is stopped.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
     /// Stop it when it has written so much.

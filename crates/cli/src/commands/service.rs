@@ -285,8 +285,8 @@ Restart=on-failure
 KillMode=process
 # The cgroup below is ours: each run gets one of its own, and that is what proves it dead.
 Delegate=yes
-# The daemon and the keepers stand beside those cgroups: only then can the kernel itself keep limits on
-# memory and processes. Ignored before systemd 254; those limits are sampled then.
+# The daemon and the keepers stand beside those cgroups: only then can the kernel itself keep limits
+# on memory and processes. Ignored before systemd 254; those limits are sampled then.
 DelegateSubgroup={KEEPERS_CGROUP}
 # If an agent takes too much memory the kernel ends that agent. It must not end the service.
 OOMPolicy=continue

@@ -170,7 +170,7 @@ pub struct Limits {
     /// Bytes of memory of its cohort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Processes of its cohort.
+    /// Processes and threads of its cohort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
     /// Bytes it writes.

@@ -261,13 +261,19 @@ impl Following {
         if self.files.iter().any(|followed| followed.path == path) {
             return;
         }
-        if self.files.len() >= MAX_FILES {
-            self.alarm = Some("it has more files than are followed".to_owned());
+        let held = self.files.iter().filter(|followed| followed.whose != Whose::Another);
+        if held.clone().count() >= MAX_FILES {
+            // Some of them may turn out to be another's when they are read.
+            if held.clone().any(|followed| followed.whose == Whose::NotKnown) {
+                self.search_due = true;
+            } else {
+                self.alarm = Some("it has more files than are followed".to_owned());
+            }
             return;
         }
         // Two names of one file are one file.
         let id = fs::metadata(&path).ok().map(|meta| (meta.dev(), meta.ino()));
-        let is_known = |known: &Followed| known.open.as_ref().map(|open| open.id) == id;
+        let is_known = |known: &Followed| known.id() == id;
         if id.is_some() && self.files.iter().any(is_known) {
             return;
         }
@@ -292,15 +298,19 @@ impl Following {
         // Only while it is needed: most of the time nothing is read.
         self.piece.resize(PIECE_BYTES, 0);
         let since = self.resumed.then_some(self.began_ms);
-        for followed in &mut self.files {
-            let before = followed.state.clone();
+        for followed in self.files.iter_mut().filter(|file| file.whose != Whose::Another) {
+            let before = (followed.state.clone(), followed.id());
             let mut told = Vec::new();
             grown |= followed.read(&mut self.piece, since, &mut told);
             followed.confirm(&told, session);
             if followed.whose == Whose::Ours {
                 entries.append(&mut told);
             }
-            if followed.state == before || followed.whose == Whose::Another {
+            if followed.whose == Whose::Another {
+                followed.open = None;
+                continue;
+            }
+            if (followed.state.clone(), followed.id()) == before {
                 continue;
             }
             if let Some(alarm) = followed.alarm() {
@@ -327,6 +337,11 @@ impl Following {
 }
 
 impl Followed {
+    /// Which file it is now.
+    fn id(&self) -> Option<(u64, u64)> {
+        self.open.as_ref().map(|open| open.id)
+    }
+
     /// The first session a file names is the one it is about.
     fn confirm(&mut self, entries: &[(Source, Entry)], session: Option<&str>) {
         let named = entries.iter().find_map(|(_, entry)| {
@@ -384,7 +399,7 @@ impl Followed {
             }
             Err(e) => return Err(e),
         };
-        match self.open.as_ref().map(|open| open.id) {
+        match self.id() {
             Some(id) if id == meant => {}
             Some(_) => {
                 let new = Open::file(&self.path)?;
@@ -577,5 +592,97 @@ fn end_of(path: &Path) -> String {
     match text.char_indices().rev().nth(MAX_PATH_CHARS) {
         Some((at, _)) => format!("...{}", &text[at..]),
         None => text.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A home of a client, removed with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Self {
+            static MADE: AtomicU32 = AtomicU32::new(0);
+            let n = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("kennel-files-{}-{n}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).expect("it can be made");
+            Self(path)
+        }
+
+        fn following(&self, format: Format) -> Following {
+            let env = vec![("HOME".into(), self.0.clone().into_os_string())];
+            let (cwd, argv) = (self.0.clone(), Vec::new());
+            Following::new(Whereabouts { format, cwd, argv, env }, None)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("it can be made");
+            fs::write(path, text).expect("there is room");
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn catch_up(following: &mut Following, session: &str) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        following.search_again();
+        loop {
+            following.search(Some(session));
+            if !following.read(Some(session), &mut entries) {
+                return entries.into_iter().map(|(_, entry)| entry).collect();
+            }
+        }
+    }
+
+    #[test]
+    fn ours_is_found_among_more_files_of_others_than_are_followed() {
+        let scratch = Scratch::new();
+        for n in 0..MAX_FILES * 2 {
+            let text = format!("{{\"sessionId\":\"other-{n}\"}}\n");
+            scratch.write(&format!(".gemini/tmp/p/chats/session-{n:04}.jsonl"), &text);
+        }
+        scratch.write(".gemini/tmp/p/chats/session-9999.jsonl", "{\"sessionId\":\"ours\"}\n");
+        let mut following = scratch.following(Format::Gemini);
+        let entries = catch_up(&mut following, "ours");
+        assert!(entries.contains(&Entry::Session("ours".to_owned())), "{entries:?}");
+        assert_eq!(following.take_alarm(), None);
+        let accounts = following.accounts();
+        assert_eq!(accounts.len(), 1, "{accounts:?}");
+        assert!(accounts[0].path.ends_with("session-9999.jsonl"), "{accounts:?}");
+    }
+
+    #[test]
+    fn a_tree_with_more_directories_than_are_watched_is_looked_at_by_the_clock_until_it_is_found() {
+        let scratch = Scratch::new();
+        for n in 0..MAX_WATCHED_DIRS {
+            let dir = scratch.0.join(format!(".codex/sessions/2020/{n:03}"));
+            fs::create_dir_all(dir).expect("it can be made");
+        }
+        let mut following = scratch.following(Format::Codex);
+        catch_up(&mut following, "ours");
+        assert!(following.by_timer().is_some_and(|why| why.contains("more directories")));
+        assert_eq!(following.accounts()[0].state, "late");
+        let name = ".codex/sessions/2026/11/16/rollout-x-ours.jsonl";
+        scratch.write(name, "{\"type\":\"x\"}\n");
+        catch_up(&mut following, "ours");
+        assert_eq!(following.accounts()[0].state, "following");
+        assert_eq!(following.by_timer(), None, "one directory is enough now");
+    }
+
+    #[test]
+    fn a_long_path_is_told_by_its_end() {
+        let path = PathBuf::from(format!("/{}/session.jsonl", "ä".repeat(500)));
+        let told = end_of(&path);
+        assert!(told.starts_with("...") && told.ends_with("ä/session.jsonl"), "{told}");
+        assert!(told.chars().count() <= MAX_PATH_CHARS + 4, "{told}");
     }
 }
