@@ -16,6 +16,7 @@ mod foreground;
 mod generated;
 mod home;
 mod limits;
+mod mcp;
 mod meter;
 mod names;
 mod notices;

@@ -851,3 +851,144 @@ fn codex_that_stays_after_its_answer_is_ended_by_its_time_to_finish_and_not_as_i
         world.home.check();
     });
 }
+
+/// The tool results in what a client wrote, as text.
+fn results(world: &World, run: &str) -> String {
+    let out = world.home.ok(&["logs", run]);
+    let lines = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["type"] == "user").map(|line| line.to_string()).collect()
+}
+
+#[test]
+fn claude_starts_a_command_through_our_tools_and_reads_its_result_when_resumed() {
+    alone(Client::Claude, |program| {
+        let gate = std::env::temp_dir().join(format!("kn-gate-{}", std::process::id()));
+        let wait = format!("until [ -e {} ]; do sleep 0.02; done", gate.display());
+        let start = serde_json::json!({"command": format!("{wait}; echo forty-two; exit 3"),
+            "slot": "background"});
+        let (poll, none) = (r#"{"run":"background"}"#.to_owned(), "{}".to_owned());
+        let stop_other = r#"{"runs":["other"]}"#.to_owned();
+        let scripts = vec![
+            (
+                "first",
+                vec![
+                    using("It may take long.")
+                        .ask(Ask::Mcp("kennel", "start", start.to_string()))
+                        .step(),
+                    using("I will be told.").step(),
+                ],
+            ),
+            (
+                "second",
+                vec![
+                    using("I was told.").ask(Ask::Mcp("kennel", "notices", none)).step(),
+                    using("What did it say?").ask(Ask::Mcp("kennel", "log", poll)).step(),
+                    using("And this?").ask(Ask::Mcp("kennel", "stop", stop_other)).step(),
+                    using("Done.").step(),
+                ],
+            ),
+        ];
+        let world = World::new(Client::Claude, program, scripts);
+        let config = serde_json::json!({"mcpServers": {"kennel":
+            {"command": env!("CARGO_BIN_EXE_kennel"), "args": ["mcp"]}}});
+        let config = config.to_string();
+        let mcp = ["--mcp-config", &config, "--strict-mcp-config"];
+        let other = world.home.start(&["--slot", "other", "--", "sleep", "1000"]);
+        let first = world.start(&[], &mcp, "first");
+        let shown = world.over(&first);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        let said = results(&world, &first);
+        assert!(said.contains("already_running"), "{said}");
+        // It goes on without the one that started it.
+        let child = world.home.show("background");
+        assert_eq!(child["state"], "running", "{child}");
+        assert_eq!(child["parent"], first, "{child}");
+        fs::write(&gate, "").expect("it can be written");
+        until("it has ended", || {
+            (world.home.show(child["id"].as_str()?)["state"] == "dead").then_some(())
+        });
+        let _ = fs::remove_file(&gate);
+
+        let session = shown["usage"]["session"].as_str().expect("it is known").to_owned();
+        let resumed = [&mcp[..], &["--resume", &session]].concat();
+        let second = world.start(&[], &resumed, "second");
+        let shown = world.over(&second);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        let said = results(&world, &second);
+        assert!(said.contains("exited with code 3") || said.contains(r#"exited\":3"#), "{said}");
+        assert!(said.contains("forty-two"), "{said}");
+        assert!(said.contains("not_yours"), "{said}");
+        assert_eq!(world.home.show(&other)["state"], "running", "it is not the agent's to stop");
+        assert_eq!(world.model.played("second"), [0, 1, 2, 3]);
+        world.home.check();
+    });
+}
+
+#[test]
+fn claude_is_woken_once_by_what_it_left_running_and_reads_the_result() {
+    alone(Client::Claude, |program| {
+        let gate = std::env::temp_dir().join(format!("kn-wake-{}", std::process::id()));
+        let wait = format!("until [ -e {} ]; do sleep 0.02; done", gate.display());
+        let start = serde_json::json!({"command": format!("{wait}; echo forty-two; exit 3"),
+            "slot": "background"});
+        let read = r#"{"run":"background"}"#.to_owned();
+        let script = vec![
+            using("It may take long.").ask(Ask::Mcp("kennel", "start", start.to_string())).step(),
+            using("I will be told.").step(),
+            // Only somebody who wakes it gets it here.
+            using("I was told.").ask(Ask::Mcp("kennel", "log", read)).step(),
+            using("Done.").step(),
+        ];
+        let world = World::new(Client::Claude, program, vec![("boss", script)]);
+        let mcp = serde_json::json!({"mcpServers": {"kennel":
+            {"command": env!("CARGO_BIN_EXE_kennel"), "args": ["mcp"]}}});
+        let (mcp, own) = (mcp.to_string(), world.home.path().join("agent"));
+        let config = format!(
+            "[[channel]]\nname = \"wake\"\nkind = \"wake\"\nagent = \"boss\"\n\
+             [[agent]]\nname = \"boss\"\nkind = \"claude\"\nprogram = {:?}\n\
+             model = \"claude-sonnet-5\"\nmax_tool_turns = 5\n\
+             args = [\"--dangerously-skip-permissions\", \"--mcp-config\", {mcp:?}, \
+             \"--strict-mcp-config\"]\n\
+             [agent.env]\nANTHROPIC_BASE_URL = {:?}\nANTHROPIC_API_KEY = \"none\"\n\
+             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\nDISABLE_AUTOUPDATER = \"1\"\n\
+             IS_SANDBOX = \"1\"\nCLAUDE_CODE_TMPDIR = {:?}\n",
+            world.program,
+            world.model.url(),
+            own.to_string_lossy(),
+        );
+        let dir = world.home.path().join("config");
+        fs::create_dir(&dir).expect("it can be made");
+        fs::write(dir.join("config.toml"), config).expect("it can be written");
+
+        let say = format!("{} do your part", tag("boss"));
+        let first = world.home.start(&["--agent", "boss", "--", &say]);
+        let shown = world.over(&first);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        let session = shown["usage"]["session"].clone();
+        let child = world.home.show("background");
+        assert_eq!((&child["state"], &child["parent"]), (&"running".into(), &first.clone().into()));
+        // What it waits for ends while nobody can tell it.
+        world.home.kill_daemon();
+        fs::write(&gate, "").expect("it can be written");
+        let woken = until("it was woken", || {
+            let mut runs = world.home.all_runs();
+            runs.retain(|run| run["slot"] == "boss" && run["id"] != *first);
+            Some(runs.first()?["id"].as_str()?.to_owned())
+        });
+        let _ = fs::remove_file(&gate);
+        let shown = world.over(&woken);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        assert_eq!(shown["usage"]["session"], session, "its session went on");
+        let said = results(&world, &woken);
+        assert!(said.contains("forty-two"), "{said}");
+        // Its own end wakes nobody, nor does another daemon.
+        world.home.kill_daemon();
+        world.home.ok(&["run", "--", "true"]);
+        pass(SILENCE);
+        assert_eq!(world.model.played("boss"), [0, 1, 2, 3]);
+        let mut runs = world.home.all_runs();
+        runs.retain(|run| run["slot"] == "boss");
+        assert_eq!(runs.len(), 2, "{runs:#?}");
+        world.home.check();
+    });
+}

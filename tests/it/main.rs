@@ -8,6 +8,7 @@ mod faults;
 mod foreign;
 mod limits;
 mod nursery;
+mod peer;
 mod records;
 mod review;
 mod streams;

@@ -184,6 +184,7 @@ impl Client {
             Err(e) if nobody_there(&e) => {}
             Err(e) => return Err(unreachable(self.home.socket(), &e.to_string())),
         }
+        self.refuse_inside_a_run()?;
         self.start_daemon().map_err(|e| {
             Failure::new(
                 NO_DAEMON,
@@ -210,6 +211,21 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// A daemon that is started by a process of a run would be one of that run's own: it would end
+    /// with it, and every run it starts until then too.
+    fn refuse_inside_a_run(&self) -> Result<(), Failure> {
+        let Ok(run) = std::env::var(kennel_process::COOKIE) else { return Ok(()) };
+        let known = kennel_process::RunId::new(run.as_str()).is_ok();
+        let keeper_lives = || kennel_process::Connection::open(&self.home.run_dir(&run)).is_ok();
+        if !(known && keeper_lives()) {
+            return Ok(());
+        }
+        let message =
+            format!("there is no daemon, and run {run} must not start one: it would own it");
+        Err(Failure::new(NO_DAEMON, "daemon_unreachable", message)
+            .hint("any kennel command outside of a run starts it; `kennel service` keeps it there"))
     }
 
     fn start_daemon(&self) -> io::Result<()> {

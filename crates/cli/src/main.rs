@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, channels, config, daemon, doctor, generate, limits, list, logs, notices, run, send,
-    service, show, stop, usage, wait,
+    attach, channels, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run,
+    send, service, show, stop, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -66,6 +66,7 @@ enum Command {
     Trust(config::TrustArgs),
     Config(config::ConfigArgs),
     Service(service::ServiceArgs),
+    Mcp(mcp::McpArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
 }
@@ -111,6 +112,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Trust(args) => config::trust(&args, &client()?.home, out),
         Command::Config(args) => config::config(&args, &client()?.home, out),
         Command::Service(args) => service::service(&args, out),
+        Command::Mcp(args) => mcp::mcp(&args, &client()?),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Man(args) => generate::man(&args, Cli::command()),
     }

@@ -82,21 +82,51 @@ impl Link {
 
     /// What has come, if anything has.
     pub(crate) fn hear(&mut self) -> Result<Option<Heard>, Gone> {
-        match self.socket.read() {
-            Ok(Message::Binary(bytes)) => Ok(Some(Heard::Output(bytes))),
+        Ok(match self.next()? {
+            Some(Message::Binary(bytes)) => Some(Heard::Output(bytes)),
             // A message of a later daemon is nothing to us.
-            Ok(Message::Text(text)) => {
-                let message = serde_json::from_str(&text);
-                Ok(Some(message.map_or(Heard::Other, Heard::Message)))
+            Some(Message::Text(text)) => {
+                Some(serde_json::from_str(&text).map_or(Heard::Other, Heard::Message))
             }
-            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => Ok(Some(Heard::Other)),
+            Some(Message::Ping(_) | Message::Pong(_) | Message::Frame(_) | Message::Close(_)) => {
+                Some(Heard::Other)
+            }
+            None => None,
+        })
+    }
+
+    /// The next text that has come, if any has, for those who speak something of their own.
+    pub(crate) fn hear_text(&mut self) -> Result<Option<String>, Gone> {
+        loop {
+            match self.next()? {
+                Some(Message::Text(text)) => return Ok(Some(text.as_str().to_owned())),
+                Some(
+                    Message::Binary(_)
+                    | Message::Ping(_)
+                    | Message::Pong(_)
+                    | Message::Frame(_)
+                    | Message::Close(_),
+                ) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Message>, Gone> {
+        match self.socket.read() {
             Ok(Message::Close(Some(frame))) if frame.code == CloseCode::Away => {
                 Err(Gone::ToldToLeave)
             }
             Ok(Message::Close(_)) => Err(Gone::Lost),
+            Ok(message) => Ok(Some(message)),
             Err(tungstenite::Error::Io(e)) if e.kind() == ErrorKind::WouldBlock => Ok(None),
             Err(_) => Err(Gone::Lost),
         }
+    }
+
+    /// Waits until something may have come, at most so long.
+    pub(crate) fn readable(&self, within: Duration) -> bool {
+        readable(self.as_fd(), within)
     }
 
     pub(crate) fn send(&mut self, bytes: Vec<u8>) -> Result<(), Gone> {
@@ -104,7 +134,10 @@ impl Link {
     }
 
     pub(crate) fn say(&mut self, message: &AttachMessage) -> Result<(), Gone> {
-        let text = serde_json::to_string(message).map_err(|_| Gone::Lost)?;
+        self.say_text(serde_json::to_string(message).map_err(|_| Gone::Lost)?)
+    }
+
+    pub(crate) fn say_text(&mut self, text: String) -> Result<(), Gone> {
         self.keep(Message::Text(text.into()))
     }
 

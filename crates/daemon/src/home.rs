@@ -129,7 +129,9 @@ impl Home {
         self.state.join("kennel.db")
     }
 
-    pub(crate) fn run_dir(&self, run: &str) -> PathBuf {
+    /// The directory of the run of this id.
+    #[must_use]
+    pub fn run_dir(&self, run: &str) -> PathBuf {
         self.state.join("runs").join(run)
     }
 

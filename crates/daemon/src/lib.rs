@@ -15,12 +15,14 @@ mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
 mod channel;
+mod charge;
 pub mod config;
 mod event_loop;
 mod feed;
 mod found;
 mod home;
 mod live;
+mod mcp;
 mod meter;
 mod metrics;
 mod notice;

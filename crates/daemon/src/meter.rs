@@ -27,6 +27,7 @@ use kennel_transcript::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::charge::Charge;
 pub(crate) use account::{Account, AccountTokens, doing};
 pub(crate) use files::FileAccount;
 use files::{Following, Whereabouts};
@@ -122,6 +123,7 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
         stopped: false,
         told: None,
         trouble: None,
+        charged: Charge::default(),
         orders,
     }))
 }
@@ -149,6 +151,8 @@ struct Count {
     /// What was told last, and when; and whether there is something newer.
     told: Option<(String, Instant, bool)>,
     trouble: Option<String>,
+    /// What the run's descendants used.
+    charged: Charge,
 }
 
 impl Meter for Count {
@@ -160,6 +164,7 @@ impl Meter for Count {
             if woken.files.names || self.files.by_timer().is_some() {
                 self.files.search_again();
             }
+            self.heed_charge(desk);
             let grown = self.catch_up(desk);
             if woken.over {
                 return self.conclude(desk);
@@ -254,8 +259,13 @@ impl Count {
         }
     }
 
-    /// Holds the run to its limits. Turns come before money: the order in which two that are
-    /// reached at once are told.
+    fn heed_charge(&mut self, desk: &Desk) {
+        let told = desk.charged().and_then(|json| serde_json::from_str::<Charge>(&json).ok());
+        self.charged = self.charged.or_more(told.unwrap_or_default());
+    }
+
+    /// Holds the run to its limits, with all that its descendants used. Turns come before money:
+    /// the order in which two that are reached at once are told.
     fn judge(&mut self, desk: &Desk) {
         let used = self.tally.used();
         desk.excuse(self.is_excused(&used));
@@ -271,12 +281,14 @@ impl Count {
         let spent = self.finishing.map_or(0.0, |since| since.elapsed().as_secs_f64());
         let turns = self.orders.turns.as_ref().map(|(name, max)| {
             let name = if name == "max_turns" { "max_turns" } else { "max_tool_turns" };
-            (name, used.tool_turns as f64, *max as f64)
+            let all = used.tool_turns.saturating_add(self.charged.tool_turns);
+            (name, all as f64, *max as f64)
         });
-        let tokens = used.tokens.all() as f64;
+        let tokens = used.tokens.all().saturating_add(self.charged.tokens.all()) as f64;
+        let usd = used.usd + self.charged.cost_usd;
         let all = [
             turns,
-            self.orders.usd.map(|max| ("max_budget_usd", used.usd, max)),
+            self.orders.usd.map(|max| ("max_budget_usd", usd, max)),
             self.orders.tokens.map(|max| ("max_tokens", tokens, max as f64)),
             self.orders.finish.map(|max| ("finish", spent, max)),
         ];
@@ -332,6 +344,7 @@ impl Count {
         account.files = self.files.word(self.session.is_some()).to_owned();
         account.followed = self.files.accounts();
         account.by_timer = self.files.by_timer().map(str::to_owned);
+        account.children = Some(self.charged).filter(|charge| *charge != Charge::default());
         let Some(json) = account.into_json() else { return };
         if self.told.as_ref().is_none_or(|(told, _, _)| *told != json) {
             desk.tell_usage(json.clone());

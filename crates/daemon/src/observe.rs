@@ -29,6 +29,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::charge::Charges;
 use crate::event_loop::{Inbox, TellError};
 use crate::home::Home;
 use crate::live::Live;
@@ -71,6 +72,7 @@ pub(crate) struct Observer {
     pub(crate) live: Live,
     pub(crate) metrics: Metrics,
     pub(crate) store: Store,
+    pub(crate) charges: Charges,
     /// How many matches of all runs together may be told.
     pub(crate) matches: Arc<Mutex<Allowance>>,
     starts: Arc<Semaphore>,
@@ -107,6 +109,7 @@ impl Observer {
             live,
             metrics,
             store,
+            charges: Charges::default(),
             matches: Allowance::of_all(),
             starts,
             looks,
@@ -310,6 +313,9 @@ struct Attending<'a> {
 
 impl<'a> Attending<'a> {
     fn new(observer: &'a Observer, run: &'a RunId) -> Self {
+        if let Some(known) = observer.live.get(run.as_str()) {
+            observer.charges.link(run.as_str(), known.request.parent.as_deref());
+        }
         let lookout = Lookout::begin(observer, run);
         let (leader, owed, doing) = (None, VecDeque::new(), Doing::default());
         Self { observer, run, leader, owed, lookout, doing }
@@ -379,6 +385,7 @@ impl<'a> Attending<'a> {
         if let Cause::Limit(limit) | Cause::Oom(Some(limit)) = &end.cause {
             self.tell_limit_reached(limit.clone()).await?;
         }
+        self.charge(end.usage.as_deref());
         let tail = self.observer.tail(self.run).await;
         let ended = Ended::Recorded(end);
         if !self.owed.is_empty() {
@@ -454,6 +461,7 @@ impl<'a> Attending<'a> {
     /// What it used is no fact; that its agent waits, or is not served, is one.
     async fn tell_usage(&mut self, account: &str) -> Result<(), Leaving> {
         self.observer.live.used(self.run.as_str(), account);
+        self.charge(Some(account));
         let doing = meter::doing(account);
         if doing == self.doing {
             return Ok(());
@@ -461,6 +469,13 @@ impl<'a> Attending<'a> {
         self.doing = doing;
         let event = Event::Noted { run: self.run.clone(), note: Note::Doing(doing) };
         self.tell(event, Detail::Nothing).await
+    }
+
+    /// What it used counts for the runs above it, too.
+    fn charge(&self, account: Option<&str>) {
+        if let Some(account) = account {
+            self.observer.charges.note(self.run.as_str(), account);
+        }
     }
 
     async fn tell_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {

@@ -113,6 +113,14 @@ async fn serve_until_told(
     let observer =
         Observer::new(home.clone(), inbox.clone(), live.clone(), metrics.clone(), store.clone());
     adopt_all(&state, &observer);
+    let charges = observer.charges.clone();
+    tokio::spawn(charges.clone().tell_for_ever(home.clone(), live.clone()));
+    let (earlier, kept) = (charges.clone(), store.clone());
+    tokio::spawn(async move {
+        if let Err(e) = earlier.load(&kept).await {
+            tracing::error!("failed to add up what earlier runs used: {e}");
+        }
+    });
     let finder = Finder { home: home.clone(), store: store.clone(), inbox: inbox.clone() };
     let directories = finder.directories().map_err(ServeError::Io)?;
     let keep = options.keep.clone();
@@ -133,6 +141,7 @@ async fn serve_until_told(
         leaving: left.clone(),
         writers: Default::default(),
         talks: Default::default(),
+        charges,
         readers: Default::default(),
         channels: Channels::after(last_seq),
         settings: Settings::of(home),
@@ -150,7 +159,8 @@ async fn serve_until_told(
     }
     tokio::spawn(app.channels.clone().serve(app.clone()));
     let mut told = left.clone();
-    let server = axum::serve(listen::OwnersOnly::new(listener), api::router(app))
+    let service = api::router(app).into_make_service_with_connect_info::<listen::Asker>();
+    let server = axum::serve(listen::OwnersOnly::new(listener), service)
         .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
     let bound = async {
         drop(left.wait_for(|leaving| *leaving).await);
@@ -193,8 +203,9 @@ fn serve_tcp(listener: TcpListener, guard: listen::Guard, app: App) {
     let mut told = app.leaving.clone();
     let checks = axum::middleware::from_fn_with_state(guard, listen::guarded);
     let router = api::router(app).layer(checks);
+    let service = router.into_make_service_with_connect_info::<listen::Asker>();
     tokio::spawn(async move {
-        let server = axum::serve(listen::Bounded::new(listener), router)
+        let server = axum::serve(listen::Bounded::new(listener), service)
             .with_graceful_shutdown(async move { drop(told.wait_for(|leaving| *leaving).await) });
         if let Err(e) = server.await {
             tracing::error!("failed to serve over TCP: {e}");

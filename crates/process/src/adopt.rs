@@ -124,6 +124,13 @@ pub fn adopt(dir: &Path) -> Result<Adopted, AdoptError> {
     }
 }
 
+/// What the record of the run in this directory says of its start; `None` as long as no instruction
+/// of its program can have run.
+pub fn recorded_start(dir: &Path) -> Result<Option<Started>, ReadError> {
+    let history = History::read(&RunDir::new(dir))?;
+    Ok(history.and_then(|history| history.started().cloned()))
+}
+
 /// Lets the keeper of the run in this directory go on, if somebody made it stand still. True if it
 /// lives.
 pub fn wake_keeper(dir: &Path) -> bool {

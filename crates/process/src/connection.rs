@@ -157,6 +157,12 @@ impl Connection {
         self.ask_done(Do::Ack)
     }
 
+    /// Tells the run's meter what others used on its behalf: all of it, in the meter's own words.
+    /// A keeper from before there were charges refuses.
+    pub fn charge(&mut self, charge: &str) -> Result<(), ConnectionError> {
+        self.ask_done(Do::Charge(charge.to_owned()))
+    }
+
     /// Asks for the output as it comes. For a terminal its current screen comes first.
     pub fn attach(&mut self) -> Result<Status, ConnectionError> {
         self.ask_status(Do::Attach)

@@ -71,6 +71,8 @@ pub(crate) enum Do {
     Detach,
     /// The end has been stored elsewhere: the keeper may leave.
     Ack,
+    /// What others used on the run's behalf, for its meter: all of it, in the meter's own words.
+    Charge(String),
 }
 
 /// What the keeper sends back.
@@ -397,6 +399,7 @@ mod tests {
             r#"{"id":8,"do":{"watch":{"ack":true}}}"#,
             r#"{"id":9,"do":"attach"}"#,
             r#"{"id":10,"do":"ack"}"#,
+            r#"{"id":11,"do":{"charge":"{}"}}"#,
         ] {
             let request: Request = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&request).unwrap(), text);

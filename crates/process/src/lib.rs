@@ -45,6 +45,7 @@ mod limits;
 mod meter;
 mod output;
 mod passing;
+mod peer;
 mod proof;
 mod record;
 mod signal;
@@ -53,7 +54,8 @@ mod spec;
 mod sys;
 
 pub use adopt::{
-    AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, wake_keeper,
+    AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, recorded_start,
+    wake_keeper,
 };
 pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
 pub use containment::{
@@ -74,6 +76,7 @@ pub use output::{
     Chunk, MAX_CHUNK_BYTES, OutputTotals, Stream, StreamTotals, end_of_output, read_output,
     written_so_far,
 };
+pub use peer::Peer;
 pub use proof::{Effort, Evidence, Proof, Survivor, SurvivorReason, Suspect};
 pub use record::{
     Cause, End, LimitReached, Lost, ReadError, StartFailure, StartStage, Started, Verdict,

@@ -1,8 +1,8 @@
 //! The seam between a keeper and whoever can read its agent's own words.
 //!
 //! ```text
-//! keeper --"there is more output", "it is over"--> desk --> meter, in a thread of its own
-//!        <--warn, stop, usage, active, excused---- desk <--
+//! keeper --"there is more output", charge, "it is over"--> desk --> meter, a thread of its own
+//!        <--warn, stop, usage, active, excused------------ desk <--
 //! ```
 //!
 //! Owns: the desk over which the two speak. The keeper knows no format and waits for nobody: a
@@ -53,7 +53,7 @@ pub(crate) enum Word {
 /// What a wait found. Nothing of it if the time was over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Woken {
-    /// There may be more output.
+    /// There may be more output, or another charge.
     pub output: bool,
     /// What has changed among the files that are watched.
     pub files: Changes,
@@ -92,6 +92,7 @@ struct Papers {
     active_at: Duration,
     excused: bool,
     finished: bool,
+    charge: Option<String>,
 }
 
 impl Desk {
@@ -170,6 +171,12 @@ impl Desk {
         self.papers().excused = excused;
     }
 
+    /// What others used on the run's behalf, as it was told last.
+    #[must_use]
+    pub fn charged(&self) -> Option<String> {
+        self.papers().charge.clone()
+    }
+
     fn say(&self, word: Word) {
         let mut papers = self.papers();
         if papers.words.len() < MAX_WORDS {
@@ -232,6 +239,11 @@ impl Metered {
         if !called {
             sound(&self.0.0.call);
         }
+    }
+
+    pub(crate) fn charge(&self, charge: String) {
+        self.0.papers().charge = Some(charge);
+        self.there_is_more();
     }
 
     /// What it has said since the last time.

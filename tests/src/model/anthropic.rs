@@ -86,6 +86,7 @@ fn blocks(shared: &Shared, answer: &Answer, offered: &[&str]) -> Vec<Value> {
     }
     for ask in &answer.asks {
         let about = "a step of the script";
+        let mcp;
         let (tool, input) = match ask {
             Ask::Shell(command) => {
                 let input = json!({"command": command, "description": about, "timeout": 600_000});
@@ -96,6 +97,10 @@ fn blocks(shared: &Shared, answer: &Answer, offered: &[&str]) -> Vec<Value> {
                     "command": command, "description": about, "run_in_background": true,
                 });
                 ("Bash", input)
+            }
+            Ask::Mcp(server, tool, input) => {
+                mcp = format!("mcp__{server}__{tool}");
+                (mcp.as_str(), serde_json::from_str(input).unwrap_or_default())
             }
             Ask::Task(prompt) => {
                 let input = json!({

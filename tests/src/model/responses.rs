@@ -100,6 +100,7 @@ fn items(shared: &Shared, answer: &Answer, tasks: &[String]) -> Vec<Value> {
         }));
     }
     for ask in &answer.asks {
+        let mcp;
         let (name, arguments) = match ask {
             Ask::Shell(command) => {
                 ("exec_command", json!({"cmd": command, "yield_time_ms": 600_000}))
@@ -107,6 +108,10 @@ fn items(shared: &Shared, answer: &Answer, tasks: &[String]) -> Vec<Value> {
             // It goes on when the time to wait for it is over.
             Ask::Background(command) => {
                 ("exec_command", json!({"cmd": command, "yield_time_ms": 250}))
+            }
+            Ask::Mcp(_, tool, input) => {
+                mcp = (*tool).to_owned();
+                (mcp.as_str(), serde_json::from_str(input).unwrap_or_default())
             }
             Ask::Task(prompt) => ("spawn_agent", json!({"message": prompt})),
             Ask::WaitForTasks => ("wait_agent", json!({"targets": tasks, "timeout_ms": 60_000})),
@@ -117,6 +122,9 @@ fn items(shared: &Shared, answer: &Answer, tasks: &[String]) -> Vec<Value> {
         });
         if name.ends_with("_agent") {
             item["namespace"] = "multi_agent_v1".into();
+        }
+        if let Ask::Mcp(server, ..) = ask {
+            item["namespace"] = format!("mcp__{server}").into();
         }
         items.push(item);
     }

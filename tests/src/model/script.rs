@@ -31,6 +31,8 @@ pub enum Ask {
     Shell(String),
     /// A command for the shell that goes on behind the agent's back.
     Background(String),
+    /// A tool of an MCP server: the server, the tool, and what it is given, as JSON.
+    Mcp(&'static str, &'static str, String),
     /// A sub-agent with this prompt.
     Task(String),
     /// The end of the sub-agents that were started before and go on behind the agent's back.

@@ -46,12 +46,18 @@ pub(crate) fn limits(args: &LimitsArgs, client: &Client, out: &Out) -> Result<u8
 
 fn words(limit: &wire::LimitStanding) -> String {
     let used = limit.used.map_or_else(|| "?".to_owned(), number);
-    let wire::LimitStanding { kind, used: _, max, from, source, binds, because, warned } = limit;
+    let wire::LimitStanding { kind, used: _, children, max, from, source, binds, because, warned } =
+        limit;
     let because = because.as_ref().map(|why| format!(" (no harder: {why})")).unwrap_or_default();
     let warned = if *warned { " (warned)" } else { "" };
+    let below = children
+        .filter(|used| *used > 0.0)
+        .map(|used| format!(", {} of it used by the runs it started", number(used)));
+    let below = below.unwrap_or_default();
     let max = number(*max);
     format!(
-        "{kind:<15} {used:>12} of {max:<12} {binds:<9} {source}{because}{warned}; set by {from}"
+        "{kind:<15} {used:>12} of {max:<12} {binds:<9} {source}{because}{warned}{below}; \
+         set by {from}"
     )
 }
 

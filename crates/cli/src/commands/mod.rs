@@ -9,6 +9,7 @@ pub(crate) mod generate;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod notices;
 pub(crate) mod run;
 pub(crate) mod send;

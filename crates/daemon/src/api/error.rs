@@ -43,7 +43,6 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", "the daemon is leaving")
     }
 
-    #[cfg(test)]
     pub(crate) fn code(&self) -> &str {
         &self.error.code
     }

@@ -36,16 +36,26 @@ pub(super) async fn input(
     body: Bytes,
 ) -> Result<StatusCode, ApiError> {
     let Query(query) = query?;
-    if body.len() > MAX_INPUT_BYTES {
-        let message = format!("the input has {} bytes and may have {MAX_INPUT_BYTES}", body.len());
+    let run = app.meant_by(&name).await?;
+    give(&app, &run.id, body.to_vec(), query.close).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Hands bytes to a run's keeper, and has its input closed after them.
+pub(crate) async fn give(
+    app: &App,
+    run: &str,
+    bytes: Vec<u8>,
+    close: bool,
+) -> Result<(), ApiError> {
+    if bytes.len() > MAX_INPUT_BYTES {
+        let message = format!("the input has {} bytes and may have {MAX_INPUT_BYTES}", bytes.len());
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
             .hint("send it in pieces: each is taken whole or not at all"));
     }
-    let run = app.meant_by(&name).await?;
-    let dir = app.home.run_dir(&run.id);
-    let written = app.talks.talk(move || write(dir, &body, query.close)).await?;
-    written.map_err(|e| refused(&e))?;
-    Ok(StatusCode::NO_CONTENT)
+    let dir = app.home.run_dir(run);
+    let written = app.talks.talk(move || write(dir, &bytes, close)).await?;
+    written.map_err(|e| refused(&e))
 }
 
 fn write(dir: PathBuf, bytes: &[u8], close: bool) -> Result<(), ConnectionError> {
@@ -55,7 +65,7 @@ fn write(dir: PathBuf, bytes: &[u8], close: bool) -> Result<(), ConnectionError>
 }
 
 /// Why a keeper did not take input.
-pub(super) fn refused(error: &ConnectionError) -> ApiError {
+pub(crate) fn refused(error: &ConnectionError) -> ApiError {
     let ConnectionError::Refused(refusal) = error else {
         if let ConnectionError::NoAnswer = error {
             let message = "its keeper does not answer: the input may have been taken, or will be";

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use kennel_process::{Bindings, Binds, Connection, LimitReached, Limits as Bounds, Spec};
 use kennel_supervisor::Unenforceable;
 use kennel_transcript::files::{Belt, Chosen, belt, chosen_session};
@@ -14,6 +15,7 @@ use kennel_transcript::{Countable, Format, Sources, can_count};
 
 use super::error::ApiError;
 use super::{App, wire};
+use crate::charge::Charge;
 use crate::home::Home;
 use crate::meter::{Account, FileAccount, Orders, own_prices};
 use crate::random::uuid;
@@ -244,6 +246,7 @@ pub(super) async fn limits(
     let account = told.or_else(|| run.usage_at_end());
     let account = account.and_then(|json| serde_json::from_str::<Account>(&json).ok());
     known.extend(counted(account.as_ref(), &run.request.limits));
+    let children = account.as_ref().and_then(|account| account.children);
     let warned = status.as_ref().map(|status| status.warned.clone()).unwrap_or_default();
     let failed = status.and_then(|status| status.meter_trouble);
     let trouble = failed.or_else(|| account.as_ref().and_then(|account| account.trouble.clone()));
@@ -259,8 +262,9 @@ pub(super) async fn limits(
             let from = run.request.limits_from.get(kind).cloned();
             let from = from.unwrap_or_else(|| "the caller".to_owned());
             let warned = warned.iter().any(|limit| limit.kind == kind);
+            let children = children.and_then(|children| children.toward(kind));
             let kind = kind.to_owned();
-            wire::LimitStanding { kind, used, max, from, source, binds, because, warned }
+            wire::LimitStanding { kind, used, children, max, from, source, binds, because, warned }
         })
         .collect();
     Ok(Json(wire::LimitsReport { limits, trouble, unconfirmed, files, files_by_timer }))
@@ -276,15 +280,20 @@ pub(super) fn files_of(accounts: Vec<FileAccount>) -> Vec<wire::FollowedFile> {
     accounts.into_iter().map(shown).collect()
 }
 
-/// What the meter counted, by the names of limits.
+/// What the meter counted, by the names of limits, that of descendants included.
 fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached> {
     let Some(account) = account else { return Vec::new() };
-    let all = account.tokens.all();
-    let used = |kind: &str| match kind {
-        "max_turns" | "max_tool_turns" => Some(account.tool_turns as f64),
-        "max_budget_usd" => account.cost_usd,
-        "max_tokens" => Some(all as f64),
-        _ => None,
+    let below = account.children.unwrap_or_default();
+    let used = |kind: &str| {
+        let own = match kind {
+            "max_turns" | "max_tool_turns" => account.tool_turns as f64,
+            // What nobody can price is not nothing, unless somebody below has a price.
+            "max_budget_usd" if account.children.is_some() => account.cost_usd.unwrap_or(0.0),
+            "max_budget_usd" => account.cost_usd?,
+            "max_tokens" => account.tokens.all() as f64,
+            _ => return None,
+        };
+        Some(own + below.toward(kind).unwrap_or(0.0))
     };
     let limits = by_words(limits).into_iter();
     limits
@@ -292,6 +301,75 @@ fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached
             Some(LimitReached { kind: kind.to_owned(), used: used(kind)?, max })
         })
         .collect()
+}
+
+/// A limit of a run above, and what is left of it.
+pub(super) struct Left {
+    kind: &'static str,
+    pub(super) of: String,
+    left: f64,
+}
+
+/// What is left of each limit that holds for whatever this run starts.
+pub(super) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
+    let own = run.usage_now().and_then(|json| Charge::of(&json)).unwrap_or_default();
+    let below = app.charges.below(&run.id);
+    let by_words = by_words(&run.request.limits).into_iter();
+    by_words
+        .filter_map(|(kind, max)| {
+            let used = own.toward(kind)? + below.toward(kind)?;
+            Some(Left { kind, of: run.id.to_string(), left: max - used })
+        })
+        .collect()
+}
+
+/// The same limits, none of them above what is left: and which was lowered, from what. An error if
+/// nothing is left.
+pub(super) fn lower(
+    limits: &mut wire::Limits,
+    left: &Left,
+) -> Result<Option<(&'static str, String)>, ApiError> {
+    let kind = left.kind;
+    let whole = left.left.floor().max(0.0) as u64;
+    let used_up = || {
+        let message = format!("run {} has nothing left of its limit {kind}", left.of);
+        ApiError::new(StatusCode::CONFLICT, "limit_used_up", message)
+    };
+    if left.left <= 0.0 || (whole == 0 && kind != "max_budget_usd") {
+        return Err(used_up());
+    }
+    let told = |kind, before: Option<String>, now: String| {
+        let before = before.unwrap_or_else(|| "none".to_owned());
+        let note =
+            format!("limit {kind} is {now}, not {before}: that is left of run {}'s", left.of);
+        Some((kind, note))
+    };
+    let count = |kind, limit: &mut Option<u64>| {
+        let before = *limit;
+        if before.is_some_and(|max| max <= whole) {
+            return None;
+        }
+        *limit = Some(whole);
+        told(kind, before.map(|max| max.to_string()), whole.to_string())
+    };
+    Ok(match kind {
+        // The one that counts, if both are given.
+        "max_turns" | "max_tool_turns" if limits.max_turns.is_some() => {
+            match limits.max_tool_turns {
+                Some(_) => count("max_tool_turns", &mut limits.max_tool_turns),
+                None => count("max_turns", &mut limits.max_turns),
+            }
+        }
+        "max_turns" | "max_tool_turns" => count("max_tool_turns", &mut limits.max_tool_turns),
+        "max_tokens" => count("max_tokens", &mut limits.max_tokens),
+        _ => match limits.max_budget_usd {
+            Some(max) if max <= left.left => None,
+            before => {
+                limits.max_budget_usd = Some(left.left);
+                told("max_budget_usd", before.map(|max| max.to_string()), left.left.to_string())
+            }
+        },
+    })
 }
 
 /// The limit that ended a run.
@@ -345,5 +423,33 @@ fn meaning(kind: &str, binds: Option<&Bindings>) -> (&'static str, &'static str,
         "pids" if hard(pids) => ("processes and threads, by the kernel", "hard", None),
         "pids" => sampled("processes and threads, four times a second", pids),
         _ => ("the agent's own words", "estimate", None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_lowered_to_what_is_left_and_never_raised() {
+        let left = |kind, left| Left { kind, of: "p".to_owned(), left };
+        let mut limits = wire::Limits { max_turns: Some(9), ..wire::Limits::default() };
+        assert!(lower(&mut limits, &left("max_tool_turns", 9.0)).is_ok_and(|told| told.is_none()));
+        assert!(lower(&mut limits, &left("max_turns", 4.0)).is_ok_and(|told| told.is_some()));
+        assert_eq!((limits.max_turns, limits.max_tool_turns), (Some(4), None));
+        limits.max_tool_turns = Some(7);
+        assert!(lower(&mut limits, &left("max_turns", 5.0)).is_ok_and(|told| told.is_some()));
+        assert_eq!((limits.max_turns, limits.max_tool_turns), (Some(4), Some(5)));
+        assert!(lower(&mut limits, &left("max_budget_usd", 0.5)).is_ok_and(|told| told.is_some()));
+        assert!(lower(&mut limits, &left("max_budget_usd", 2.0)).is_ok_and(|told| told.is_none()));
+        assert_eq!(limits.max_budget_usd, Some(0.5));
+        for (kind, left_over) in [("max_tokens", 0.4), ("max_budget_usd", 0.0), ("max_turns", -1.0)]
+        {
+            let refused = lower(&mut limits, &left(kind, left_over));
+            assert_eq!(
+                refused.err().map(|e| e.code().to_owned()),
+                Some("limit_used_up".to_owned())
+            );
+        }
     }
 }

@@ -13,10 +13,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::extract::connect_info::Connected;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
+use kennel_process::Peer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -33,6 +36,27 @@ const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 const MAX_OWN_CONNECTIONS: usize = 1024;
 /// Connections at once over TCP: whoever opens them need not have the token yet.
 const MAX_TCP_CONNECTIONS: usize = 64;
+
+/// Who asks, as far as the connection tells.
+#[derive(Clone, Debug)]
+pub(crate) enum Asker {
+    /// A process of this machine, held since it was let in; or it had ended by then.
+    Process(Option<Arc<Peer>>),
+    /// Whoever has the token.
+    Token,
+}
+
+impl Connected<IncomingStream<'_, OwnersOnly>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, OwnersOnly>) -> Self {
+        Self::Process(Peer::of(&stream.io().stream).ok().map(Arc::new))
+    }
+}
+
+impl Connected<IncomingStream<'_, Bounded>> for Asker {
+    fn connect_info(_: IncomingStream<'_, Bounded>) -> Self {
+        Self::Token
+    }
+}
 
 /// A connection that counts while it is open.
 pub(crate) struct Counted<S> {

@@ -7,13 +7,13 @@ mod attach;
 mod channels;
 pub(crate) mod daemon;
 mod doctor;
-mod error;
+pub(crate) mod error;
 mod events;
-mod input;
+pub(crate) mod input;
 mod limits;
 pub(crate) mod listen;
 mod notices;
-mod output;
+pub(crate) mod output;
 mod plan;
 mod runs;
 pub(crate) mod start;
@@ -38,11 +38,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::channel::Channels;
+use crate::charge::Charges;
 use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
 use crate::feed::Feed;
 use crate::home::Home;
 use crate::live::Live;
+use crate::mcp;
 use crate::metrics::Metrics;
 use crate::store::kept::KeptRun;
 use crate::store::{Meant, Store};
@@ -81,6 +83,7 @@ pub(crate) struct App {
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
     pub(crate) channels: Channels,
+    pub(crate) charges: Charges,
     pub(crate) settings: Settings,
     /// Held by the start of an agent until it is admitted or refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,
@@ -102,7 +105,7 @@ impl Default for Talks {
 
 impl Talks {
     /// Has something asked of a keeper, in a thread that may wait.
-    async fn talk<T: Send + 'static>(
+    pub(crate) async fn talk<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -138,6 +141,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(output::output))
         .routes(routes!(input::input))
         .routes(routes!(attach::attach))
+        .routes(routes!(mcp::connect))
         .routes(routes!(events::events))
         .routes(routes!(notices::notices))
         .routes(routes!(notices::consumers))
@@ -168,6 +172,7 @@ pub(crate) fn router(app: App) -> Router {
     };
     let (router, _) = routes().split_for_parts();
     router
+        .route_service("/mcp", mcp::service(&app))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
@@ -240,7 +245,7 @@ fn parse_or_default<T: for<'a> Deserialize<'a> + Default>(body: &[u8]) -> Result
 impl App {
     /// The run somebody means by an id, by the name of a slot it holds, or by the beginning of an
     /// id.
-    async fn meant_by(&self, name: &str) -> Result<KeptRun, ApiError> {
+    pub(crate) async fn meant_by(&self, name: &str) -> Result<KeptRun, ApiError> {
         if let Some(run) = self.live.get(name) {
             return Ok(run);
         }
@@ -260,7 +265,7 @@ impl App {
     }
 
     /// The run of exactly this id, which is known to have been admitted.
-    async fn known(&self, id: &str) -> Result<KeptRun, ApiError> {
+    pub(crate) async fn known(&self, id: &str) -> Result<KeptRun, ApiError> {
         if let Some(run) = self.live.get(id) {
             return Ok(run);
         }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, BadQuery};
-use super::{App, LONGEST_POLL, Talks, wire};
+use super::{App, LONGEST_POLL, wire};
 use crate::home::Home;
 use crate::observe::Listening;
 use crate::store::format::Ended;
@@ -71,7 +71,7 @@ pub(super) async fn output(
     // Asked before the look: what has ended writes no more, so that nothing found is all there is.
     let over = has_ended(&run);
     if let Some(chunk) = reading.look().await? {
-        return Ok(chunk);
+        return Ok(answer(chunk));
     }
     if over || query.wait_ms == 0 {
         return Ok((headers(reading.offset, 0, over), Vec::new()));
@@ -79,19 +79,21 @@ pub(super) async fn output(
     let wait = Duration::from_millis(query.wait_ms).min(LONGEST_POLL);
     let mut leaving = app.leaving.clone();
     let more = tokio::select! {
-        more = reading.wait(&app.talks) => more?,
-        () = tokio::time::sleep(wait) => Some((headers(reading.offset, 0, false), Vec::new())),
+        more = reading.wait(&app, &run.id) => more?,
+        () = tokio::time::sleep(wait) => None,
         _ = leaving.wait_for(|leaving| *leaving) => return Err(ApiError::leaving()),
     };
-    if let Some(more) = more {
-        return Ok(more);
-    }
-    // Its keeper has left, so that its end is about to be known: the next request will find it.
-    app.until(&run.id, ENDING_BOUND, has_ended).await?;
-    Ok((headers(reading.offset, 0, false), Vec::new()))
+    Ok(more.map_or_else(|| (headers(reading.offset, 0, false), Vec::new()), answer))
 }
 
-fn has_ended(run: &KeptRun) -> bool {
+fn answer(chunk: Chunk) -> (HeaderMap, Vec<u8>) {
+    match chunk {
+        Chunk::Bytes { offset, bytes } => (headers(offset + bytes.len() as u64, 0, false), bytes),
+        Chunk::Gap { from, to } => (headers(to, to - from, false), Vec::new()),
+    }
+}
+
+pub(crate) fn has_ended(run: &KeptRun) -> bool {
     run.ended.is_some()
 }
 
@@ -104,32 +106,26 @@ fn headers(next: u64, skipped: u64, end: bool) -> HeaderMap {
 }
 
 /// Where somebody reads.
-struct Reading {
-    dir: PathBuf,
-    stream: Stream,
-    offset: u64,
+pub(crate) struct Reading {
+    pub(crate) dir: PathBuf,
+    pub(crate) stream: Stream,
+    pub(crate) offset: u64,
 }
 
 impl Reading {
     /// What is there now.
-    async fn look(&self) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
+    pub(crate) async fn look(&self) -> Result<Option<Chunk>, ApiError> {
         let (dir, stream, offset) = (self.dir.clone(), self.stream, self.offset);
         let found = tokio::task::spawn_blocking(move || read(&dir, stream, offset));
         let found = found.await.map_err(|_| ApiError::leaving())?;
-        let found =
-            found.map_err(|e| ApiError::internal(format!("failed to read the output: {e}")))?;
-        Ok(found.map(|chunk| match chunk {
-            Chunk::Bytes { offset, bytes } => {
-                (headers(offset + bytes.len() as u64, 0, false), bytes)
-            }
-            Chunk::Gap { from, to } => (headers(to, to - from, false), Vec::new()),
-        }))
+        found.map_err(|e| ApiError::internal(format!("failed to read the output: {e}")))
     }
 
-    /// Waits until there is more. `None` if nobody is there who could say so.
-    async fn wait(&self, talks: &Talks) -> Result<Option<(HeaderMap, Vec<u8>)>, ApiError> {
+    /// Waits until there is more. `None` if it is to be asked again: too many wait for keepers, or
+    /// its own has left, so that the end is known now.
+    pub(crate) async fn wait(&self, app: &App, run: &str) -> Result<Option<Chunk>, ApiError> {
         let dir = self.dir.clone();
-        let attach = talks.talk(move || {
+        let attach = app.talks.talk(move || {
             let mut keeper = Connection::open(&dir).ok()?;
             keeper.attach().ok()?;
             Some(keeper)
@@ -137,20 +133,21 @@ impl Reading {
         let Ok(keeper) = attach.await else {
             // Too many wait for keepers: who reads output asks again, and misses nothing.
             tokio::time::sleep(BUSY_PAUSE).await;
-            return Ok(Some((headers(self.offset, 0, false), Vec::new())));
-        };
-        let Some(mut keeper) = keeper.and_then(|keeper| Listening::to(keeper).ok()) else {
             return Ok(None);
         };
-        loop {
+        let mut keeper = keeper.and_then(|keeper| Listening::to(keeper).ok());
+        while let Some(listening) = &mut keeper {
             // After attaching, so that what was written in between is seen too.
             if let Some(more) = self.look().await? {
                 return Ok(Some(more));
             }
-            if keeper.heard().await.is_err() {
-                return Ok(None);
+            if listening.heard().await.is_err() {
+                break;
             }
         }
+        // Its keeper has left, so that its end is about to be known: the next look will find it.
+        app.until(run, ENDING_BOUND, has_ended).await?;
+        Ok(None)
     }
 }
 
@@ -164,7 +161,7 @@ fn read(dir: &FilePath, stream: Stream, offset: u64) -> io::Result<Option<Chunk>
 
 /// How much a run has written and when it last did: by its files while it lives, by its record
 /// once that has the end.
-pub(super) fn written(home: &Home, run: &KeptRun) -> Option<wire::Output> {
+pub(crate) fn written(home: &Home, run: &KeptRun) -> Option<wire::Output> {
     let (bytes, last) = written_so_far(&home.run_dir(&run.id)).ok()?;
     let bytes = match run.ended.as_deref() {
         Some(Ended::Recorded(end)) => end.output.stdout.written + end.output.stderr.written,

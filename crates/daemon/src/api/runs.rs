@@ -128,7 +128,7 @@ pub(super) async fn stop(
     body: Bytes,
 ) -> Result<Json<wire::Run>, ApiError> {
     let request: wire::StopRequest = parse_or_default(&body)?;
-    app.end(&name, Stop::Ask { grace_ms: request.grace_ms }).await
+    app.end(&name, Stop::Ask { grace_ms: request.grace_ms }).await.map(Json)
 }
 
 /// Has a run forced to end now.
@@ -140,11 +140,12 @@ pub(super) async fn kill(
     Path(name): Path<String>,
     _body: Bytes,
 ) -> Result<Json<wire::Run>, ApiError> {
-    app.end(&name, Stop::Force).await
+    app.end(&name, Stop::Force).await.map(Json)
 }
 
 impl App {
-    async fn end(&self, name: &str, stop: Stop) -> Result<Json<wire::Run>, ApiError> {
+    /// Has a run end in some way. To end what is dead is to have it so already.
+    pub(crate) async fn end(&self, name: &str, stop: Stop) -> Result<wire::Run, ApiError> {
         let run = self.meant_by(name).await?;
         if run.state == Standing::Dead {
             // Whoever stops a slot must not be told of another run that is dead; whoever repeats a
@@ -153,7 +154,7 @@ impl App {
                 Some(holder) if holder.id != run.id && &*run.id == name => {
                     Err(ambiguous(name, &[run.id.to_string(), holder.id.to_string()]))
                 }
-                Some(_) | None => Ok(Json(view(&run))),
+                Some(_) | None => Ok(view(&run)),
             };
         }
         let event = Event::StopRequested { run: (&*run.id).into(), stop };
@@ -165,6 +166,6 @@ impl App {
                 return Err(ApiError::refused(&refusal, &claim, None));
             }
         }
-        Ok(Json(view(&self.known(&run.id).await?)))
+        Ok(view(&self.known(&run.id).await?))
     }
 }

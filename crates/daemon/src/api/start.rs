@@ -76,6 +76,9 @@ pub(crate) async fn begin(
         return app.started(&known.id).await;
     }
     let mut planned = plan(app, request).await?;
+    if let Some(parent) = &parent {
+        app.hold_to_what_is_left(parent, &mut planned).await?;
+    }
     let turn = app.agent_turn(&planned).await;
     // Whoever had the turn before may have asked for the same.
     if let Some(known) = app.asked_by_agent(&id, asked).await? {
@@ -142,6 +145,32 @@ impl App {
             Some(_) => Err(ApiError::refused(&Refusal::IdTaken, claim, None)),
             None => Ok(None),
         }
+    }
+
+    /// Holds what an agent starts to what is left of its own limits and of those above it. What
+    /// nobody counts has nothing that could be held to them.
+    async fn hold_to_what_is_left(
+        &self,
+        parent: &str,
+        planned: &mut Planned,
+    ) -> Result<(), ApiError> {
+        if limits::format_of(&planned.request)?.is_none() {
+            return Ok(());
+        }
+        let parent = self.known(parent).await?;
+        let mut above = vec![parent.clone()];
+        for id in self.above(&parent).await? {
+            above.extend(self.live.get(&id));
+        }
+        for left in above.iter().flat_map(|run| limits::left(self, run)) {
+            if let Some((kind, note)) = limits::lower(&mut planned.request.limits, &left)? {
+                planned
+                    .limits_from
+                    .insert(kind.to_owned(), format!("what run {} has left", left.of));
+                planned.notes.push(note);
+            }
+        }
+        Ok(())
     }
 
     /// Agents are admitted one after the other: how many of one there are is counted before.

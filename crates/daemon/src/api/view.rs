@@ -5,7 +5,7 @@ use kennel_process::{Cause, End, ExitStatus, LimitReached, Survivor, UnknownStat
 
 use super::error::start_error;
 use super::wire;
-use crate::meter::Account;
+use crate::meter::{Account, AccountTokens};
 use crate::store::Line;
 use crate::store::format::{self, Detail, Ended, Stuck};
 use crate::store::kept::{KeptRun, Standing};
@@ -249,18 +249,12 @@ pub(crate) fn removed(through: u64) -> wire::Event {
 /// An account that does not read is none.
 fn usage_of(account: &str) -> Option<wire::Usage> {
     let account: Account = serde_json::from_str(account).ok()?;
-    let tokens = account.tokens;
     Some(wire::Usage {
         turns: account.turns,
         tool_turns: account.tool_turns,
         subagent_turns: account.subagent_turns,
         tool_calls: account.tool_calls,
-        tokens: wire::Tokens {
-            input: tokens.input,
-            output: tokens.output,
-            cache_read: tokens.cache_read,
-            cache_write: tokens.cache_write,
-        },
+        tokens: tokens_of(account.tokens),
         cost_usd: account.cost_usd,
         cost_basis: account.cost_basis,
         session: account.session,
@@ -272,7 +266,18 @@ fn usage_of(account: &str) -> Option<wire::Usage> {
         files: super::limits::files_of(account.followed),
         files_by_timer: account.by_timer,
         trouble: account.trouble,
+        children: account.children.map(|children| wire::ChildrenUsage {
+            turns: children.turns,
+            tool_turns: children.tool_turns,
+            tokens: tokens_of(children.tokens),
+            cost_usd: children.cost_usd,
+        }),
     })
+}
+
+fn tokens_of(tokens: AccountTokens) -> wire::Tokens {
+    let AccountTokens { input, output, cache_read, cache_write } = tokens;
+    wire::Tokens { input, output, cache_read, cache_write }
 }
 
 fn state_of(state: Standing) -> wire::State {

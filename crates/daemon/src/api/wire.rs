@@ -328,6 +328,22 @@ pub struct Usage {
     pub files_by_timer: Option<String>,
     /// What is wrong with the counting.
     pub trouble: Option<String>,
+    /// What the runs it started used, and theirs: in no other field here, and held to its limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<ChildrenUsage>,
+}
+
+/// What a run's descendants used together.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChildrenUsage {
+    /// Completed responses of the model.
+    pub turns: u64,
+    /// Those that asked for a tool.
+    pub tool_turns: u64,
+    /// Tokens by kind.
+    pub tokens: Tokens,
+    /// What they cost, as far as that is known.
+    pub cost_usd: f64,
 }
 
 /// A file the client keeps about its session.
@@ -467,6 +483,9 @@ pub struct LimitStanding {
     pub kind: String,
     /// What was used, if that is known now: seconds, bytes, or a count.
     pub used: Option<f64>,
+    /// How much of that its descendants used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<f64>,
     /// What is allowed.
     pub max: f64,
     /// Who set it: the caller, an agent's profile, or a cap of the user's.
@@ -929,6 +948,17 @@ pub enum AttachMessage {
     CloseStdin,
 }
 
+/// What a client of `/v1/mcp` says first: where it is. Runs it starts inherit that.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct McpHello {
+    /// Its working directory; an absolute path.
+    #[schema(value_type = String)]
+    pub cwd: Text,
+    /// Its environment, as pairs of name and value.
+    #[schema(value_type = Vec<(String, String)>)]
+    pub env: Vec<(Text, Text)>,
+}
+
 /// Every error of the API.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -947,6 +977,8 @@ pub struct Error {
     pub hint: Option<String>,
 }
 
+/// The largest message of `/v1/mcp`: more than any call needs, and less than would matter.
+pub const MAX_MCP_BYTES: usize = 4 << 20;
 /// Header of an output answer: the offset to ask for next.
 pub const NEXT_OFFSET: &str = "kennel-next-offset";
 /// Header of an output answer: so many bytes before the next offset are not kept.

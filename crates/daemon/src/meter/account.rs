@@ -8,6 +8,7 @@ use kennel_transcript::{CostBasis, ModelUse, Standing, Tokens, Used};
 use serde::{Deserialize, Serialize};
 
 use super::files::FileAccount;
+use crate::charge::Charge;
 
 /// Models an account tells apart: it has to fit beside the proof.
 const MAX_MODELS: usize = 8;
@@ -15,7 +16,7 @@ const MAX_MODELS: usize = 8;
 const MAX_TEXT_CHARS: usize = 300;
 
 /// What a run used, as it is kept beside its end and shown.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Account {
     pub(crate) turns: u64,
     pub(crate) tool_turns: u64,
@@ -44,6 +45,9 @@ pub(crate) struct Account {
     /// By model, as far as that is told: the first of them.
     #[serde(default)]
     pub(crate) models: Vec<ModelAccount>,
+    /// What its descendants used, which is in no other field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) children: Option<Charge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,6 +115,7 @@ impl Account {
             followed: Vec::new(),
             by_timer: None,
             models: used.models.iter().take(MAX_MODELS).map(ModelAccount::of).collect(),
+            children: None,
         }
     }
 

@@ -34,7 +34,7 @@ use crate::exit::ExitStatus;
 use crate::failpoint::failpoint;
 use crate::ladder::{Ladder, Requested, Rung, Seen};
 use crate::limits::{Doings, Judge, Judgement, Sample};
-use crate::meter::{Metered, Word};
+use crate::meter::{MAX_USAGE_BYTES, Metered, Word};
 use crate::proof::{Proof, Survivor};
 use crate::record::{Cause, End, Fact, LimitReached, Verdict, unix_ms};
 use crate::spec::{MAX_GRACE, OnExit, TerminalSize};
@@ -710,6 +710,7 @@ impl Keeper {
                 self.clients[client].attached = false;
                 Ok(Reply::Done)
             }
+            Do::Charge(charge) => self.charge(charge),
             Do::Ack => match self.ending {
                 Ending::Told { .. } => {
                     self.clients[client].must_ack = false;
@@ -721,6 +722,18 @@ impl Keeper {
                 }
             },
         }
+    }
+
+    /// A run without a meter is held to nothing that a charge could reach.
+    fn charge(&mut self, charge: String) -> Result<Reply, Refusal> {
+        if charge.len() > MAX_USAGE_BYTES {
+            let message = format!("a charge may have {MAX_USAGE_BYTES} bytes");
+            return Err(refusal(RefusalCode::UnknownRequest, &message));
+        }
+        if let Some(metered) = &self.kept.metered {
+            metered.charge(charge);
+        }
+        Ok(Reply::Done)
     }
 
     fn signal(&self, number: i32) -> Result<Reply, Refusal> {

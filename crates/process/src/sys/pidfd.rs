@@ -258,6 +258,58 @@ pub(crate) fn handle_of(pidfd: impl AsFd) -> Option<Handle> {
     Some(Handle { kind: raw.handle_type, bytes: raw.f_handle[..len].to_vec() })
 }
 
+/// Who is on the other end of a local socket.
+#[derive(Debug)]
+pub(crate) enum PeerPid {
+    /// It, held open. Its number is its own only while that is not collected.
+    Held(Pidfd),
+    /// Nobody whose number we could name: init, ourselves, or somebody of another pid namespace.
+    Unnamed,
+}
+
+/// Takes hold of whoever connected this local socket. Kernels from 6.5 on have held it themselves
+/// since then; of an older one the number is asked, which may have changed hands.
+pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<PeerPid> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is a ucred of the length that is passed, and both outlive the call.
+    let ret = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut length,
+        )
+    };
+    check(ret.into())?;
+    let Some(pid) = Pid::new(cred.pid.into()) else { return Ok(PeerPid::Unnamed) };
+    let mut raw: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the buffer is an integer of the length that is passed, and both outlive the call.
+    let ret = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut raw).cast(),
+            &raw mut length,
+        )
+    };
+    match check(ret.into()) {
+        Ok(_) => {
+            // SAFETY: the kernel just made this descriptor for us and nobody else knows it.
+            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+            Ok(PeerPid::Held(Pidfd { fd, pid }))
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            Pidfd::open(pid).map(PeerPid::Held)
+        }
+        Err(e) => Err(e),
+    }
+}
+
 /// A descriptor of this very process, for identity only; it has no way to be signalled.
 pub(crate) fn own_pidfd() -> io::Result<OwnedFd> {
     let own = rustix::process::getpid();

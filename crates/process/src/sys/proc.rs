@@ -149,6 +149,14 @@ pub(crate) fn environment_has(pid: Pid, entry: &[u8]) -> io::Result<bool> {
     Ok(environ.split(|b| *b == 0).any(|e| e == entry))
 }
 
+/// What a variable was in the environment the process was exec'd with.
+pub(crate) fn environment_value(pid: Pid, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let environ = read_bounded(&format!("/proc/{}/environ", pid.get()), MAX_STRINGS_BYTES)?;
+    let value =
+        |entry: &[u8]| Some(entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec());
+    Ok(environ.split(|b| *b == 0).find_map(value))
+}
+
 /// Every process there is, but for us and init.
 pub(crate) fn all() -> io::Result<Vec<Pid>> {
     let own = rustix::process::getpid();

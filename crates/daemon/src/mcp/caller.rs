@@ -1,0 +1,204 @@
+//! Who asks, and which runs are theirs.
+//!
+//! Owns: the way from a connection to a run (peer, cohort, run), and who may see and end what. A
+//! process of a run sees what that run started, and what those started; anybody else is the user.
+//! Who cannot be told is refused, never taken for the user.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use kennel_process::{Started, recorded_start};
+use kennel_transcript::Format;
+use kennel_transcript::files::{Chosen, chosen_session};
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::api::listen::Asker;
+use crate::meter::Account;
+use crate::store::Page;
+use crate::store::kept::KeptRun;
+
+/// The longest line of parents that is followed: runs start runs a few deep.
+const MAX_GENERATIONS: usize = 64;
+
+/// How far back a session that goes on is looked for.
+const MAX_SESSION_RUNS: usize = 1000;
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Nobody's process: whoever owns this kennel.
+    User,
+    /// A process of this run.
+    Run(Arc<str>),
+}
+
+/// What a run is to the one that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    Started,
+    Itself,
+    Above,
+    Beside,
+    None,
+}
+
+impl App {
+    /// Who is on the other end.
+    pub(super) async fn caller(&self, asker: &Asker) -> Result<Caller, ApiError> {
+        let unknown = |why: &str| {
+            let message = format!("who asks cannot be told: {why}");
+            ApiError::new(StatusCode::FORBIDDEN, "unknown_caller", message)
+                .hint("connect again, from a process that stays")
+        };
+        let peer = match asker {
+            Asker::Token => return Ok(Caller::User),
+            Asker::Process(None) => return Err(unknown("the process that connected has ended")),
+            Asker::Process(Some(peer)) => peer.clone(),
+        };
+        let (runs, home) = (self.live.all(), self.home.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            // A program runs a moment before its start is known here; its record has it before.
+            let started = |run: &KeptRun| -> Option<Arc<Started>> {
+                let recorded = || recorded_start(&home.run_dir(&run.id)).ok().flatten();
+                run.started.clone().or_else(|| recorded().map(Arc::new))
+            };
+            let known: Vec<Arc<Started>> = runs.iter().filter_map(started).collect();
+            let known: Vec<&Started> = known.iter().map(|started| &**started).collect();
+            if let Some(found) = peer.run_among(&known)? {
+                return Ok(Caller::Run(found.run.as_str().into()));
+            }
+            // It got out of its run on the way, and may do less like this than otherwise.
+            let cookie = peer.cookie()?;
+            let found = runs.iter().find(|run| cookie.as_deref() == Some(run.id.as_bytes()));
+            Ok(found.map_or(Caller::User, |run| Caller::Run(run.id.clone())))
+        });
+        let found: Result<Caller, std::io::Error> = look.await.map_err(|_| ApiError::leaving())?;
+        found.map_err(|e| unknown(&e.to_string()))
+    }
+
+    /// The run a caller means, if it is one it may see.
+    pub(super) async fn seen(&self, caller: &Caller, name: &str) -> Result<KeptRun, ApiError> {
+        let run = self.meant_by(name).await?;
+        let Caller::Run(own) = caller else { return Ok(run) };
+        let why = match self.relation(own, &run).await? {
+            Relation::Started => return Ok(run),
+            Relation::Itself => "it is the run you are in",
+            Relation::Above => "it started the run you are in",
+            Relation::Beside => "it was started beside the run you are in, not by it",
+            Relation::None => "it was not started by the run you are in",
+        };
+        let message = format!("run {} is not yours: {why}", run.id);
+        Err(ApiError::new(StatusCode::FORBIDDEN, "not_yours", message)
+            .hint("`list` shows the runs you may see and stop"))
+    }
+
+    /// True if a caller may see a run.
+    pub(super) async fn sees(&self, caller: &Caller, run: &KeptRun) -> Result<bool, ApiError> {
+        match caller {
+            Caller::User => Ok(true),
+            Caller::Run(own) => Ok(self.relation(own, run).await? == Relation::Started),
+        }
+    }
+
+    async fn relation(&self, own: &str, run: &KeptRun) -> Result<Relation, ApiError> {
+        if own == &*run.id {
+            return Ok(Relation::Itself);
+        }
+        let own = self.known(own).await?;
+        let (mine, its) = (self.above(&own).await?, self.above(run).await?);
+        let selves = self.selves(&own).await?;
+        Ok(if its.iter().any(|id| selves.iter().any(|own| **own == **id)) {
+            Relation::Started
+        } else if mine.iter().any(|id| **id == *run.id) {
+            Relation::Above
+        } else if mine.first().is_some_and(|parent| its.first() == Some(parent)) {
+            Relation::Beside
+        } else {
+            Relation::None
+        })
+    }
+
+    /// A run, and those before it whose session it goes on with, oldest last. What those started
+    /// is its own: who is woken to see what became of it has to be able to.
+    pub(crate) async fn selves(&self, own: &KeptRun) -> Result<Vec<Arc<str>>, ApiError> {
+        let mut selves = vec![own.id.clone()];
+        let Some(session) = resumed_session(own) else { return Ok(selves) };
+        let before = Some((own.request.at_ms, own.id.to_string()));
+        let older = self.store.list(Page { before, limit: MAX_SESSION_RUNS }).await?;
+        // Beside each other, so that nobody gets at another's by resuming its session below itself.
+        let same = |run: &&KeptRun| {
+            run.ended.is_some()
+                && run.request.parent == own.request.parent
+                && session_of(run).as_deref() == Some(session.as_str())
+        };
+        selves.extend(older.iter().filter(same).map(|run| run.id.clone()));
+        Ok(selves)
+    }
+
+    /// Who started a run, and who started that, nearest first.
+    pub(crate) async fn above(&self, run: &KeptRun) -> Result<Vec<String>, ApiError> {
+        let (mut above, mut next) = (Vec::new(), run.request.parent.clone());
+        while let Some(id) = next.filter(|_| above.len() < MAX_GENERATIONS) {
+            // One that is not kept any more has nobody above it that could be told.
+            let parent = match self.live.get(&id) {
+                Some(parent) => Some(parent),
+                None => self.store.run(&id).await?,
+            };
+            next = parent.and_then(|parent| parent.request.parent.clone());
+            above.push(id);
+        }
+        Ok(above)
+    }
+}
+
+impl Caller {
+    /// Those of the runs, given newest first, that a caller may see: a run is asked for after the
+    /// one that started it.
+    pub(super) async fn own(
+        &self,
+        app: &App,
+        runs: Vec<KeptRun>,
+    ) -> Result<Vec<KeptRun>, ApiError> {
+        let Self::Run(own) = self else { return Ok(runs) };
+        let selves = app.selves(&app.known(own).await?).await?;
+        let mut seen: HashSet<Arc<str>> = selves.iter().cloned().collect();
+        for run in runs.iter().rev() {
+            if run.request.parent.as_deref().is_some_and(|parent| seen.contains(parent)) {
+                seen.insert(run.id.clone());
+            }
+        }
+        let shown = |run: &KeptRun| seen.contains(&run.id) && !selves.contains(&run.id);
+        Ok(runs.into_iter().filter(shown).collect())
+    }
+}
+
+/// The session of an agent, by what it said, else by its command line.
+fn session_of(run: &KeptRun) -> Option<String> {
+    let account = run.usage_now().and_then(|json| serde_json::from_str::<Account>(&json).ok());
+    let said = account.and_then(|account| account.session);
+    said.or_else(|| match chosen(run)? {
+        Chosen::Already(id) | Chosen::Resumed(Some(id)) => Some(id),
+        Chosen::Resumed(None) | Chosen::Insert { .. } | Chosen::Client(_) => None,
+    })
+}
+
+/// The session an agent was told to go on with.
+fn resumed_session(run: &KeptRun) -> Option<String> {
+    match chosen(run)? {
+        Chosen::Resumed(id) => id,
+        Chosen::Already(_) | Chosen::Insert { .. } | Chosen::Client(_) => None,
+    }
+}
+
+fn chosen(run: &KeptRun) -> Option<Chosen> {
+    let words = run.request.command.iter().map(|word| word.0.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
+    let name = std::path::Path::new(words.first()?).file_name()?.to_str()?;
+    let format = match run.request.format.as_deref() {
+        Some(said) => said.parse().ok()?,
+        None => Format::guess(name)?,
+    };
+    Some(chosen_session(format, &words))
+}
