@@ -82,8 +82,8 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
-    pub(crate) charges: Charges,
     pub(crate) channels: Channels,
+    pub(crate) charges: Charges,
     pub(crate) settings: Settings,
     /// Held by the start of an agent until it is admitted or refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,

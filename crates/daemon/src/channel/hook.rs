@@ -27,7 +27,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long one look for its end waits; then it looks again.
 const LOOK: Duration = Duration::from_secs(60);
 /// What of the daemon's environment a hook gets. Nothing else of whoever's shell started it.
-const PASSED: [&str; 10] = [
+const PASSED: [&str; 11] = [
+    // Who asks kennel for more asks the one that told it.
+    "KENNEL_HOME",
     "PATH",
     "HOME",
     "USER",

@@ -222,9 +222,7 @@ impl Waker {
         if sleeper.state != Standing::Dead {
             return Next::Wait;
         }
-        let own = format!("run:{parent}");
-        let place = postman.insist(|| app.store.place(&own)).await;
-        if place.is_some_and(|place| place.acked >= notice.seq) || !left_by_itself(&sleeper) {
+        if !left_by_itself(&sleeper) || self.has_heard(&sleeper, notice.seq).await {
             return Next::Nothing;
         }
         match view::view(&sleeper).usage.and_then(|usage| usage.session) {
@@ -232,6 +230,23 @@ impl Waker {
             Some(_) if app.live.in_slot(&sleeper.slot).is_some() => Next::Wait,
             Some(session) => Next::Wake(Box::new(Sleeper { run: sleeper, session })),
         }
+    }
+
+    /// True if an agent has acknowledged a notice itself. Who goes on with a session reads under the
+    /// name of the first run of it.
+    async fn has_heard(&self, sleeper: &KeptRun, seq: u64) -> bool {
+        let app = &self.postman.app;
+        // If they cannot be told, it is told twice rather than never.
+        let mut selves = app.selves(sleeper).await.unwrap_or_default();
+        selves.push(sleeper.id.clone());
+        for own in selves {
+            let name = format!("run:{own}");
+            let place = self.postman.insist(|| app.store.place(&name)).await;
+            if place.is_some_and(|place| place.acked >= seq) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn found(&self, id: &str) -> Option<KeptRun> {

@@ -23,6 +23,7 @@ use hyper_util::rt::TokioIo;
 use sha2::Sha256;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -82,14 +83,23 @@ async fn send(target: &Target, message: &Message) -> Result<String, Failed> {
     let request = request(&place, target, message)?;
     let stream = connect(&place, target.remote).await?;
     if place.tls {
-        let name = ServerName::try_from(place.host.clone())
-            .map_err(|_| Failed::later(format!("{shown} has no name for TLS")))?;
-        let connector = TlsConnector::from(tls()?);
-        let stream = connector.connect(name, stream).await;
-        let stream = stream.map_err(|e| failed(&shown, "TLS", &e))?;
-        return exchange(&shown, TokioIo::new(stream), request).await;
+        return over_tls(&place.host, &shown, stream, tls()?, request).await;
     }
     exchange(&shown, TokioIo::new(stream), request).await
+}
+
+async fn over_tls(
+    host: &str,
+    shown: &str,
+    stream: TcpStream,
+    config: Arc<ClientConfig>,
+    request: Request<Full<Bytes>>,
+) -> Result<String, Failed> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| Failed::later(format!("{shown} has no name for TLS")))?;
+    let stream = TlsConnector::from(config).connect(name, stream).await;
+    let stream = stream.map_err(|e| failed(shown, "TLS", &e))?;
+    exchange(shown, TokioIo::new(stream), request).await
 }
 
 async fn exchange<S>(url: &str, stream: S, request: Request<Full<Bytes>>) -> Result<String, Failed>
@@ -295,8 +305,16 @@ fn tls() -> Result<Arc<ClientConfig>, Failed> {
     if roots.is_empty() {
         return Err(Failed::later("this machine has no root certificates for https".to_owned()));
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
+    let config = trusting(roots)?;
+    Ok(CONFIG.get_or_init(|| config).clone())
+}
+
+/// Says by which library it is done: what else is linked in must not change that.
+fn trusting(roots: RootCertStore) -> Result<Arc<ClientConfig>, Failed> {
+    let with = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let with = with.with_safe_default_protocol_versions();
+    let with = with.map_err(|e| Failed::later(format!("TLS cannot be had: {e}")))?;
+    Ok(Arc::new(with.with_root_certificates(roots).with_no_client_auth()))
 }
 
 /// With what caused it: the outer words of these libraries alone say little.
@@ -402,5 +420,71 @@ mod tests {
         assert_eq!(of("999999"), Some(MAX_RETRY_AFTER));
         assert_eq!(of("Wed, 21 Oct 2015 07:28:00 GMT"), None);
         assert_eq!(of("-1"), None);
+    }
+
+    /// A receiver with a certificate for localhost, which vouches for itself. Answers one request.
+    async fn answer_one(listener: tokio::net::TcpListener) -> Option<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        use tokio_rustls::rustls::ServerConfig;
+        use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+        let key = PrivatePkcs8KeyDer::from(include_bytes!("fixtures/localhost.key.der").to_vec());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate()], key.into())
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream =
+            tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(stream).await.ok()?;
+        let mut read = vec![0; 4096];
+        let length = stream.read(&mut read).await.ok()?;
+        stream.write_all(b"HTTP/1.1 204 X\r\n\r\n").await.ok()?;
+        Some(String::from_utf8_lossy(&read[..length]).into_owned())
+    }
+
+    fn certificate() -> tokio_rustls::rustls::pki_types::CertificateDer<'static> {
+        include_bytes!("fixtures/localhost.cert.der").to_vec().into()
+    }
+
+    #[test]
+    fn https_reaches_whom_the_roots_vouch_for_under_its_name_and_nobody_else() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let post = |vouched: bool, name: &str| {
+            runtime.block_on(async {
+                let mut roots = RootCertStore::empty();
+                if vouched {
+                    roots.add(certificate()).unwrap();
+                }
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let port = listener.local_addr().unwrap().port();
+                let url = format!("https://{name}:{port}/x");
+                let target = Target {
+                    url: url.clone(),
+                    secret: None,
+                    remote: false,
+                    answer_within: ANSWER_WITHIN,
+                };
+                let message = Message {
+                    key: "r/ended/1".to_owned(),
+                    event: "ended".to_owned(),
+                    body: "{}".to_owned(),
+                    at_s: 7,
+                };
+                let place = Place::of(&url).unwrap();
+                let request = request(&place, &target, &message).unwrap();
+                let stream = connect(&place, false).await.unwrap();
+                let sent = over_tls(name, &url, stream, trusting(roots).unwrap(), request);
+                tokio::join!(sent, answer_one(listener))
+            })
+        };
+        let (sent, came) = post(true, "localhost");
+        assert_eq!(sent, Ok("204 No Content".to_owned()));
+        assert!(came.is_some_and(|came| came.starts_with("POST /x HTTP/1.1\r\n")));
+        for (vouched, name) in [(false, "localhost"), (true, "127.0.0.1")] {
+            let (sent, came) = post(vouched, name);
+            assert!(sent.unwrap_err().error.contains("TLS failed"), "{vouched} {name}");
+            assert_eq!(came, None, "it heard something");
+        }
     }
 }
