@@ -8,6 +8,7 @@
 )]
 
 mod api;
+mod channels;
 mod config;
 mod faults;
 mod followed;
@@ -21,6 +22,7 @@ mod names;
 mod notices;
 mod openapi;
 mod real;
+mod receiver;
 mod records;
 mod recovery;
 mod review;

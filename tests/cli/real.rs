@@ -675,7 +675,10 @@ fn a_profile_starts(client: Client, program: &Path, usd: f64) {
     let shown = world.over(&run);
     world.check_gone(&shown);
     check_limit(&shown, "max_tool_turns", 3.0, 3.0);
-    check_counts(&shown, 3, 3, 3.0 * usd);
+    match client {
+        Client::Claude => check_counts_of_cut(&shown, 3),
+        Client::Codex => check_counts(&shown, 3, 3, 3.0 * usd),
+    }
     let session = shown["usage"]["session"].as_str().expect("it is known").to_owned();
     let run = world.home.start(&["--agent", "it", "--resume", &session, "--", &say("second")]);
     let shown = world.over(&run);
@@ -954,6 +957,75 @@ fn codex_starts_a_command_through_our_tools_and_reads_its_result() {
         let child = world.home.all_runs().into_iter().find(|known| known["slot"] == "background");
         let child = child.expect("it was started");
         assert_eq!((&child["parent"], &child["end"]["status"]["exited"]), (&run.into(), &3.into()));
+        world.home.check();
+    });
+}
+
+#[test]
+fn claude_is_woken_once_by_what_it_left_running_and_reads_the_result() {
+    alone(Client::Claude, |program| {
+        let gate = std::env::temp_dir().join(format!("kn-wake-{}", std::process::id()));
+        let wait = format!("until [ -e {} ]; do sleep 0.02; done", gate.display());
+        let start = serde_json::json!({"command": format!("{wait}; echo forty-two; exit 3"),
+            "slot": "background"});
+        let read = r#"{"run":"background"}"#.to_owned();
+        let script = vec![
+            using("It may take long.").ask(Ask::Mcp("kennel", "start", start.to_string())).step(),
+            using("I will be told.").step(),
+            // Only somebody who wakes it gets it here.
+            using("I was told.").ask(Ask::Mcp("kennel", "log", read)).step(),
+            using("Done.").step(),
+        ];
+        let world = World::new(Client::Claude, program, vec![("boss", script)]);
+        let mcp = serde_json::json!({"mcpServers": {"kennel":
+            {"command": env!("CARGO_BIN_EXE_kennel"), "args": ["mcp"]}}});
+        let (mcp, own) = (mcp.to_string(), world.home.path().join("agent"));
+        let config = format!(
+            "[[channel]]\nname = \"wake\"\nkind = \"wake\"\nagent = \"boss\"\n\
+             [[agent]]\nname = \"boss\"\nkind = \"claude\"\nprogram = {:?}\n\
+             model = \"claude-sonnet-5\"\nmax_tool_turns = 5\n\
+             args = [\"--dangerously-skip-permissions\", \"--mcp-config\", {mcp:?}, \
+             \"--strict-mcp-config\"]\n\
+             [agent.env]\nANTHROPIC_BASE_URL = {:?}\nANTHROPIC_API_KEY = \"none\"\n\
+             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\nDISABLE_AUTOUPDATER = \"1\"\n\
+             IS_SANDBOX = \"1\"\nCLAUDE_CODE_TMPDIR = {:?}\n",
+            world.program,
+            world.model.url(),
+            own.to_string_lossy(),
+        );
+        let dir = world.home.path().join("config");
+        fs::create_dir(&dir).expect("it can be made");
+        fs::write(dir.join("config.toml"), config).expect("it can be written");
+
+        let say = format!("{} do your part", tag("boss"));
+        let first = world.home.start(&["--agent", "boss", "--", &say]);
+        let shown = world.over(&first);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        let session = shown["usage"]["session"].clone();
+        let child = world.home.show("background");
+        assert_eq!((&child["state"], &child["parent"]), (&"running".into(), &first.clone().into()));
+        // What it waits for ends while nobody can tell it.
+        world.home.kill_daemon();
+        fs::write(&gate, "").expect("it can be written");
+        let woken = until("it was woken", || {
+            let mut runs = world.home.all_runs();
+            runs.retain(|run| run["slot"] == "boss" && run["id"] != *first);
+            Some(runs.first()?["id"].as_str()?.to_owned())
+        });
+        let _ = fs::remove_file(&gate);
+        let shown = world.over(&woken);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        assert_eq!(shown["usage"]["session"], session, "its session went on");
+        let said = results(&world, &woken);
+        assert!(said.contains("forty-two"), "{said}");
+        // Its own end wakes nobody, nor does another daemon.
+        world.home.kill_daemon();
+        world.home.ok(&["run", "--", "true"]);
+        pass(SILENCE);
+        assert_eq!(world.model.played("boss"), [0, 1, 2, 3]);
+        let mut runs = world.home.all_runs();
+        runs.retain(|run| run["slot"] == "boss");
+        assert_eq!(runs.len(), 2, "{runs:#?}");
         world.home.check();
     });
 }

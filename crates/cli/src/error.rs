@@ -48,7 +48,9 @@ impl Failure {
     /// From an error of the API.
     pub(crate) fn from_wire(error: wire::Error) -> Self {
         let exit = match error.code.as_str() {
-            "run_not_found" | "ambiguous_run" | "agent_not_found" => NOT_FOUND,
+            "run_not_found" | "ambiguous_run" | "agent_not_found" | "channel_not_found" => {
+                NOT_FOUND
+            }
             "slot_taken"
             | "stuck_survivors"
             | "worktree_in_use"

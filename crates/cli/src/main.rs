@@ -25,8 +25,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use commands::{
-    attach, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run, send, service,
-    show, stop, usage, wait,
+    attach, channels, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run,
+    send, service, show, stop, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -58,6 +58,7 @@ enum Command {
     Notices(notices::NoticesArgs),
     Ack(notices::AckArgs),
     Consumers(notices::ConsumersArgs),
+    Channels(channels::ChannelsArgs),
     Up(daemon::UpArgs),
     Down(daemon::DownArgs),
     Doctor(doctor::DoctorArgs),
@@ -103,6 +104,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Notices(args) => notices::notices(&args, &client()?, out),
         Command::Ack(args) => notices::ack(&args, &client()?, out),
         Command::Consumers(args) => notices::consumers(&args, &client()?, out),
+        Command::Channels(args) => channels::channels(&args, &client()?, out),
         Command::Up(args) => daemon::up(&args, &client()?),
         Command::Down(args) => daemon::down(&args, &client()?, out),
         Command::Doctor(args) => doctor::doctor(&args, &client()?, out),

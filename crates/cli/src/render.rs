@@ -175,6 +175,7 @@ fn notice_words(notice: &wire::Notice) -> String {
             Some(through) => format!("notices up to {through} are not kept any more"),
             None => "some notices are not kept any more".to_owned(),
         },
+        wire::NoticeKind::Test => "a test: nothing has happened".to_owned(),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::notice::Named;
 use crate::perform::Performer;
+use crate::store::channel::Mark;
 use crate::store::consumer::{Ack, Place};
 use crate::store::format::{self, Detail};
 use crate::store::kept::{KeptRun, Standing};
@@ -68,6 +69,8 @@ enum Message {
     Event(Box<Input>),
     /// Somebody has read so far. Decides nothing.
     Ack(Ack, oneshot::Sender<Result<Place, StoreError>>),
+    /// What a channel did. Decides nothing.
+    Mark(String, Mark, oneshot::Sender<Result<usize, StoreError>>),
     /// Somebody does not read any more.
     ForgetConsumer(String, oneshot::Sender<Result<bool, StoreError>>),
     /// What is old enough is to go. Decides nothing: only the dead are removed.
@@ -125,6 +128,14 @@ impl Inbox {
         kept.await.map_err(|_| StoreError::Gone)?
     }
 
+    /// Has kept what a channel did. How many rows it was about.
+    pub(crate) async fn mark(&self, channel: &str, mark: Mark) -> Result<usize, StoreError> {
+        let (reply, kept) = oneshot::channel();
+        let message = Message::Mark(channel.to_owned(), mark, reply);
+        self.0.send(message).await.map_err(|_| StoreError::Gone)?;
+        kept.await.map_err(|_| StoreError::Gone)?
+    }
+
     /// Has a consumer forgotten. True if there was one.
     pub(crate) async fn forget_consumer(&self, name: String) -> Result<bool, StoreError> {
         let (reply, forgotten) = oneshot::channel();
@@ -178,6 +189,9 @@ impl EventLoop {
                     }
                     Message::Ack(ack, reply) => {
                         let _ = reply.send(self.writer.acknowledge(&ack));
+                    }
+                    Message::Mark(channel, mark, reply) => {
+                        let _ = reply.send(self.writer.mark(&channel, &mark));
                     }
                     Message::ForgetConsumer(name, reply) => {
                         let _ = reply.send(self.writer.forget_consumer(&name));

@@ -14,6 +14,7 @@
 mod api;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod channel;
 mod charge;
 pub mod config;
 mod event_loop;
@@ -31,6 +32,7 @@ mod random;
 mod redact;
 mod retain;
 mod serve;
+pub mod steps;
 mod store;
 mod tail;
 mod text;

@@ -37,6 +37,14 @@ struct All {
     stop: Histogram,
     adopted: Counter,
     lost: Counter,
+    delivered: Family<ByKind, Counter>,
+    not_delivered: Family<ByKind, Counter>,
+    dead_letters: Counter,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByKind {
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -60,6 +68,9 @@ impl Metrics {
             stop: Histogram::new(exponential_buckets(0.000_25, 2.0, STOP_BUCKETS)),
             adopted: Counter::default(),
             lost: Counter::default(),
+            delivered: Family::default(),
+            not_delivered: Family::default(),
+            dead_letters: Counter::default(),
         };
         let r = &mut all.registry;
         r.register("runs", "Runs that are not dead, by state", all.runs.clone());
@@ -72,7 +83,27 @@ impl Metrics {
         let what = "Runs taken back from an earlier daemon, or after their connection broke";
         r.register("runs_adopted", what, all.adopted.clone());
         r.register("runs_lost", "Runs nobody could account for", all.lost.clone());
+        let what = "Notices that channels delivered, by their kind";
+        r.register("channel_delivered", what, all.delivered.clone());
+        let what = "Tries of channels that failed, by their kind";
+        r.register("channel_failed", what, all.not_delivered.clone());
+        r.register("dead_letters", "Notices that channels gave up on", all.dead_letters.clone());
         Self(Arc::new(all))
+    }
+
+    /// A channel of this kind has delivered something.
+    pub(crate) fn delivered(&self, kind: &'static str) {
+        self.0.delivered.get_or_create(&ByKind { kind }).inc();
+    }
+
+    /// A try of a channel of this kind has failed.
+    pub(crate) fn not_delivered(&self, kind: &'static str) {
+        self.0.not_delivered.get_or_create(&ByKind { kind }).inc();
+    }
+
+    /// A channel has given up on so many notices.
+    pub(crate) fn dead_letters(&self, count: u64) {
+        self.0.dead_letters.inc_by(count);
     }
 
     pub(crate) fn commit_took(&self, time: Duration) {

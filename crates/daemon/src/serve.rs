@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{self, App, listen};
+use crate::channel::Channels;
 use crate::config::settings::Settings;
 use crate::event_loop::{self, EventLoop, Inbox};
 use crate::feed::Feed;
@@ -142,6 +143,7 @@ async fn serve_until_told(
         talks: Default::default(),
         charges,
         readers: Default::default(),
+        channels: Channels::after(last_seq),
         settings: Settings::of(home),
         agent_starts: Default::default(),
         boot,
@@ -155,6 +157,7 @@ async fn serve_until_told(
     if let Some((tcp, guard)) = tcp {
         serve_tcp(tcp, guard, app.clone());
     }
+    tokio::spawn(app.channels.clone().serve(app.clone()));
     let mut told = left.clone();
     let service = api::router(app).into_make_service_with_connect_info::<listen::Asker>();
     let server = axum::serve(listen::OwnersOnly::new(listener), service)

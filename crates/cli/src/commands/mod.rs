@@ -1,6 +1,7 @@
 //! One file per command: its arguments, whose doc is the help, and one function.
 
 pub(crate) mod attach;
+pub(crate) mod channels;
 pub(crate) mod config;
 pub(crate) mod daemon;
 pub(crate) mod doctor;

@@ -53,6 +53,7 @@ async fn look(app: &App, repair: Repair) -> Result<wire::Doctor, ApiError> {
     findings.extend(leftovers(&finder, repair).await);
     findings.extend(cgroups(&finder, repair).await);
     findings.extend(config(app).await?);
+    findings.extend(channels(app).await);
     findings.extend(linger());
     Ok(wire::Doctor { findings })
 }
@@ -239,6 +240,54 @@ async fn config(app: &App) -> Result<Vec<Finding>, ApiError> {
         return Ok(vec![finding("config", Level::Ok, "the configuration is in order")]);
     }
     Ok(problems.iter().map(wrong).collect())
+}
+
+/// What channels gave up on, or are about to. Nothing is said where there are none.
+async fn channels(app: &App) -> Vec<Finding> {
+    let (views, buried) = match (app.channel_views().await, app.store.buried().await) {
+        (Ok(views), Ok(buried)) => (views, buried),
+        (Err(e), _) => {
+            let message = format!("failed to look at channels: {}", e.into_wire().message);
+            return vec![finding("channels", Level::Problem, message)];
+        }
+        (_, Err(e)) => return vec![finding("channels", Level::Problem, e.to_string())],
+    };
+    let mut findings = Vec::new();
+    for view in &views {
+        let wire::Channel { name, kind, pending, dead_letters, last_error, .. } = view;
+        if kind == "desktop" && !crate::channel::has_notifier() {
+            let message = format!("channel {name} needs notify-send, which is not in PATH");
+            findings.push(
+                finding("channels", Level::Problem, message)
+                    .hint("it is in the package libnotify, or libnotify-bin"),
+            );
+        }
+        if let Some(error) = last_error {
+            let message = format!("channel {name} does not deliver, {pending} wait: {error}");
+            findings.push(finding("channels", Level::Problem, message));
+        }
+        if *dead_letters > 0 {
+            findings.push(given_up(name, *dead_letters, view.letters.first()));
+        }
+    }
+    let is_known = |name: &String| views.iter().any(|view| view.name == *name);
+    for (name, count) in buried.into_iter().filter(|(name, _)| !is_known(name)) {
+        let message =
+            format!("channel {name}, which is not configured, gave up on {count} notices");
+        findings.push(finding("channels", Level::Note, message));
+    }
+    if findings.is_empty() && !views.is_empty() {
+        findings.push(finding("channels", Level::Ok, format!("{} channels deliver", views.len())));
+    }
+    findings
+}
+
+fn given_up(name: &str, count: u64, newest: Option<&wire::DeadLetter>) -> Finding {
+    let why = newest.map(|letter| format!(", the last {}: {}", letter.notice, letter.error));
+    let why = why.unwrap_or_default();
+    let message = format!("channel {name} has given up on {count} notices{why}");
+    finding("channels", Level::Problem, message)
+        .hint(&format!("`kennel channels retry {name}` delivers them again"))
 }
 
 /// Without it a user's services end with the last session, and the daemon with them.

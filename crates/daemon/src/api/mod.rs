@@ -4,6 +4,7 @@
 //! route is written once and gives its handler and its part of the OpenAPI document.
 
 mod attach;
+mod channels;
 pub(crate) mod daemon;
 mod doctor;
 pub(crate) mod error;
@@ -36,6 +37,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::channel::Channels;
 use crate::charge::Charges;
 use crate::config::settings::Settings;
 use crate::event_loop::Inbox;
@@ -80,6 +82,7 @@ pub(crate) struct App {
     pub(crate) room: usize,
     pub(crate) talks: Talks,
     pub(crate) readers: Readers,
+    pub(crate) channels: Channels,
     pub(crate) charges: Charges,
     pub(crate) settings: Settings,
     /// Held by the start of an agent until it is admitted or refused.
@@ -144,6 +147,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(notices::consumers))
         .routes(routes!(notices::forget))
         .routes(routes!(notices::ack))
+        .routes(routes!(channels::list))
+        .routes(routes!(channels::retry))
+        .routes(routes!(channels::test))
         .routes(routes!(daemon::daemon))
         .routes(routes!(daemon::shutdown))
         .routes(routes!(doctor::examine, doctor::fix))

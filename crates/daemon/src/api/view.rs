@@ -163,12 +163,23 @@ pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
 
 /// What a consumer is told in the place of notices that are not kept any more.
 pub(crate) fn lagged(after: u64, through: u64) -> wire::Notice {
+    let of = format!("lagged/{through}");
+    wire::Notice { seq: after, through: Some(through), ..beside(of, wire::NoticeKind::Lagged) }
+}
+
+/// What a channel is tried with.
+pub(crate) fn test_notice(id: &str) -> wire::Notice {
+    beside(id.to_owned(), wire::NoticeKind::Test)
+}
+
+/// What is told like a notice and is in no journal.
+fn beside(id: String, kind: wire::NoticeKind) -> wire::Notice {
     wire::Notice {
-        seq: after,
-        id: format!("lagged/{through}"),
+        seq: 0,
+        id,
         run: String::new(),
         slot: None,
-        kind: wire::NoticeKind::Lagged,
+        kind,
         at: Time::now(),
         quiet: false,
         leader: None,
@@ -181,7 +192,7 @@ pub(crate) fn lagged(after: u64, through: u64) -> wire::Notice {
         proof: None,
         usage: None,
         tail: None,
-        through: Some(through),
+        through: None,
     }
 }
 

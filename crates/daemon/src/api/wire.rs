@@ -11,7 +11,7 @@ use crate::text::Text;
 use crate::time::Time;
 
 /// Asks for a run.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// The id it is to have, so that a request whose answer was lost can be made again without a
@@ -713,6 +713,8 @@ pub enum NoticeKind {
     Settled,
     /// Not a notice itself: some were removed before this consumer came for them.
     Lagged,
+    /// Not in the journal: somebody tries a channel.
+    Test,
 }
 
 /// What was found in a run's output.
@@ -739,6 +741,71 @@ pub struct Notices {
     pub notices: Vec<Notice>,
     /// What to ask for next.
     pub next: u64,
+}
+
+/// Where notices go.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Channel {
+    /// Its name.
+    pub name: String,
+    /// `webhook`, `command`, `desktop` or `wake`.
+    pub kind: String,
+    /// Everything up to this number is done.
+    pub acked: u64,
+    /// Notices it has still to deliver; at most 1000 are counted.
+    pub pending: u64,
+    /// What it delivered since the daemon started.
+    pub delivered: u64,
+    /// Tries that failed since the daemon started.
+    pub failed: u64,
+    /// When it last delivered something, since the daemon started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_delivered_at: Option<Time>,
+    /// What came of its last try, if that failed.
+    pub last_error: Option<String>,
+    /// When it tries again.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_try_at: Option<Time>,
+    /// How many notices it has given up on.
+    pub dead_letters: u64,
+    /// The newest of them.
+    pub letters: Vec<DeadLetter>,
+}
+
+/// A notice that a channel has given up on.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeadLetter {
+    /// Its place in the journal.
+    pub seq: u64,
+    /// Its id.
+    pub notice: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// What came of the last try.
+    pub error: String,
+    /// When that was.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Time,
+    /// True if it is to be delivered again.
+    pub again: bool,
+}
+
+/// What is delivered again.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Retried {
+    /// So many dead letters.
+    pub letters: u64,
+}
+
+/// What came of the test of a channel.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Tested {
+    /// True if it was delivered.
+    pub delivered: bool,
+    /// The id that the receiver was told.
+    pub id: String,
+    /// What the receiver answered, or why it was not delivered.
+    pub message: String,
 }
 
 /// Who reads notices.

@@ -36,6 +36,11 @@ pub const REPOSITORY_FILE: &str = "kennel.toml";
 /// The largest file that is read: some hundred agents with long prompts fit in it.
 pub const MAX_FILE_BYTES: usize = 256 << 10;
 
+/// Channels there may be: each is a task of the daemon's, and one request or run at a time.
+pub const MAX_CHANNELS: usize = 32;
+/// The most tries that may be asked for: with the longest pause, some four days.
+pub const MAX_TRIES: u32 = 1000;
+
 /// The user's own file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
@@ -200,7 +205,7 @@ pub struct Project {
 }
 
 /// Where notices go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Channel {
     /// Its name.
     pub name: String,
@@ -210,10 +215,14 @@ pub struct Channel {
     pub kinds: Vec<String>,
     /// Only those that tell of a failure.
     pub failures_only: bool,
+    /// How often a notice is tried before it is given up on; the usual if not said.
+    pub tries: Option<u32>,
+    /// The pause after its first failure, which doubles; the usual if not said.
+    pub first_pause: Option<Duration>,
 }
 
 /// How notices get to where they go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     /// A request to this address.
     Webhook {
@@ -221,18 +230,24 @@ pub enum Delivery {
         url: String,
         /// What they are signed with.
         secret: Option<Secret>,
+        /// True if it may be another machine's.
+        remote: bool,
+        /// How long one request may take; the usual if not said.
+        answer_within: Option<Duration>,
     },
     /// A program that is started for each.
     Command {
         /// Program and arguments.
         words: Vec<String>,
+        /// Bounds on each of its runs; the usual where nothing is said.
+        limits: Limits,
     },
     /// The desktop's own notifications.
     Desktop,
-    /// An agent that is started, or written to.
+    /// The agent whose run asked for the run it is about: its session goes on with the notice.
     Wake {
-        /// Its name.
-        agent: String,
+        /// Only runs of this agent are woken; all if not said.
+        agent: Option<String>,
     },
 }
 

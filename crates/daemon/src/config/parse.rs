@@ -15,10 +15,11 @@ use toml::de::DeTable;
 use super::problem::{Problem, Problems};
 use super::table::{Table, one_of};
 use super::{
-    Agent, Channel, Client, Delivery, MAX_FILE_BYTES, Project, Repository, Resume, Role, Secret,
-    Starts, User, stages,
+    Agent, Channel, Client, Delivery, MAX_CHANNELS, MAX_FILE_BYTES, MAX_TRIES, Project, Repository,
+    Resume, Role, Secret, Starts, User, stages,
 };
 use crate::api::wire::Limits;
+use crate::notice::{KINDS, kind_of_word, word};
 
 /// The longest name of an agent, a stage or a channel: it is a slot's and a branch's part too.
 const MAX_NAME_BYTES: usize = 64;
@@ -41,6 +42,9 @@ pub fn user(file: &str, bytes: &[u8]) -> Result<User, Vec<Problem>> {
         });
         let agents = agents(&root, to);
         let channels = named(&root, to, "channel", channel);
+        if channels.len() > MAX_CHANNELS {
+            root.wrong(to, "channel", format!("there may be {MAX_CHANNELS} of them"));
+        }
         root.end(to, &here);
         User { caps: caps.unwrap_or_default(), agents, channels }
     })
@@ -374,36 +378,77 @@ fn channel(table: &Table<'_, '_>, to: &mut Problems<'_>, name: String) -> Option
     let url = table.text(to, "url");
     let secret = secret(table, to);
     let remote = table.flag(to, "remote").unwrap_or(false);
+    let answer_within = positive(table, to, "answer_within");
     let command = table.command(to, "command");
+    let bounds = hook_limits(table, to);
     let agent = table.text(to, "agent");
     let kinds = kinds(table, to);
     let failures_only = table.flag(to, "failures_only").unwrap_or(false);
+    let tries = table.small_number(to, "tries", 1);
+    if tries.is_some_and(|tries| tries > MAX_TRIES) {
+        table.wrong(to, "tries", format!("it may be {MAX_TRIES}"));
+    }
+    let first_pause = positive(table, to, "first_pause");
     let kind = kind?;
-    let (own, word): (&[&str], _) = match kind {
-        Kind::Webhook => (&["url", "secret", "secret_env", "remote"], "webhook"),
-        Kind::Command => (&["command"], "command"),
-        Kind::Desktop => (&[], "desktop"),
-        Kind::Wake => (&["agent"], "wake"),
+    let (own, needed, word): (&[&str], _, _) = match kind {
+        Kind::Webhook => {
+            (&["url", "secret", "secret_env", "remote", "answer_within"], Some("url"), "webhook")
+        }
+        Kind::Command => {
+            (&["command", "wall", "output", "memory", "pids"], Some("command"), "command")
+        }
+        Kind::Desktop => (&[], None, "desktop"),
+        Kind::Wake => (&["agent"], None, "wake"),
     };
-    for key in ["url", "secret", "secret_env", "remote", "command", "agent"] {
+    for key in CHANNEL_KEYS {
         if table.has(key) && !own.contains(&key) {
             table.wrong(to, key, format!("a channel of kind {word} has none"));
         }
     }
-    if let Some(needed) = own.first().filter(|key| !table.has(key)) {
+    if let Some(needed) = needed.filter(|key| !table.has(key)) {
         table.wrong(to, needed, format!("a channel of kind {word} has to have one"));
     }
     let delivery = match kind {
         Kind::Webhook => {
             let url = url?;
             check_url(table, to, &url, remote);
-            Delivery::Webhook { url, secret }
+            Delivery::Webhook { url, secret, remote, answer_within }
         }
-        Kind::Command => Delivery::Command { words: command? },
+        Kind::Command => Delivery::Command { words: command?, limits: bounds },
         Kind::Desktop => Delivery::Desktop,
-        Kind::Wake => Delivery::Wake { agent: agent? },
+        Kind::Wake => Delivery::Wake { agent },
     };
-    Some(Channel { name, delivery, kinds, failures_only })
+    Some(Channel { name, delivery, kinds, failures_only, tries, first_pause })
+}
+
+/// What a channel may have beside what all have, by its kind.
+const CHANNEL_KEYS: [&str; 11] = [
+    "url",
+    "secret",
+    "secret_env",
+    "remote",
+    "answer_within",
+    "command",
+    "wall",
+    "output",
+    "memory",
+    "pids",
+    "agent",
+];
+
+/// Bounds on a program that is told of notices: it speaks no client's words.
+fn hook_limits(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Limits {
+    Limits {
+        wall_ms: bound(table, to, "wall"),
+        memory: bytes(table, to, "memory"),
+        pids: table.small_number(to, "pids", 1),
+        output: bytes(table, to, "output"),
+        ..Limits::default()
+    }
+}
+
+fn positive(table: &Table<'_, '_>, to: &mut Problems<'_>, key: &'static str) -> Option<Duration> {
+    bound(table, to, key).map(Duration::from_millis)
 }
 
 fn secret(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Option<Secret> {
@@ -426,11 +471,13 @@ fn secret(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Option<Secret> {
 
 fn kinds(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Vec<String> {
     let kinds = table.texts(to, "kinds").unwrap_or_default();
-    let is_word = |kind: &&String| {
-        !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
-    };
-    if let Some(kind) = kinds.iter().find(|kind| !is_word(kind)) {
-        table.wrong(to, "kinds", format!("{kind:?} is no kind of notice"));
+    if let Some(kind) = kinds.iter().find(|kind| kind_of_word(kind).is_none()) {
+        let known = KINDS.map(word);
+        table.wrong(
+            to,
+            "kinds",
+            format!("{kind:?} is no kind of notice: {}", one_of(kind, &known)),
+        );
     }
     kinds
 }

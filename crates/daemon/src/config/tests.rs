@@ -252,9 +252,12 @@ fn a_channel_has_the_shape_of_its_kind_and_stays_on_this_machine_unless_told() {
             &[(6, "channel.secret_env", "one of them")],
         ),
         ("kind = \"command\"", &[(1, "channel.command", "has to have one")]),
-        ("kind = \"wake\"", &[(1, "channel.agent", "has to have one")]),
+        ("kind = \"wake\"\nwall = \"1s\"", &[(4, "channel.wall", "has none")]),
+        ("kind = \"desktop\"\ntries = 0", &[(4, "channel.tries", "")]),
+        ("kind = \"desktop\"\ntries = 1001", &[(4, "channel.tries", "may be 1000")]),
+        ("kind = \"desktop\"\nfirst_pause = \"0s\"", &[(4, "channel.first_pause", "more than 0")]),
         ("kind = \"desktop\"\nurl = \"http://localhost\"", &[(4, "channel.url", "has none")]),
-        ("kind = \"desktop\"\nkinds = [\"A b\"]", &[(4, "channel.kinds", "no kind of notice")]),
+        ("kind = \"desktop\"\nkinds = [\"end\"]", &[(4, "channel.kinds", "no kind of notice")]),
         ("kind = \"desktop\"\nfailures_only = 1", &[(4, "channel.failures_only", "true or false")]),
     ] {
         wrong(of_user, &channel(lines), expected);
@@ -268,7 +271,7 @@ fn a_channel_has_the_shape_of_its_kind_and_stays_on_this_machine_unless_told() {
     ] {
         let text = channel(&format!("kind = \"webhook\"\nurl = {url:?}\nsecret = \"s3\""));
         let channels = user("F", text.as_bytes()).unwrap().channels;
-        let Delivery::Webhook { url: read, secret } = &channels[0].delivery else { panic!() };
+        let Delivery::Webhook { url: read, secret, .. } = &channels[0].delivery else { panic!() };
         assert_eq!((read.as_str(), secret), (url, &Some(Secret::Text("s3".to_owned()))));
         assert!(!format!("{channels:?}").contains("s3"), "a secret is shown");
     }
@@ -276,7 +279,7 @@ fn a_channel_has_the_shape_of_its_kind_and_stays_on_this_machine_unless_told() {
     assert!(user("F", far.as_bytes()).is_ok());
     let wake = channel("kind = \"wake\"\nagent = \"a\"\nkinds = [\"ended\"]\nfailures_only = true");
     let channels = user("F", wake.as_bytes()).unwrap().channels;
-    assert_eq!(channels[0].delivery, Delivery::Wake { agent: "a".to_owned() });
+    assert_eq!(channels[0].delivery, Delivery::Wake { agent: Some("a".to_owned()) });
     assert!(channels[0].failures_only && channels[0].kinds == ["ended"]);
 }
 

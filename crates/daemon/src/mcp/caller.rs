@@ -122,7 +122,7 @@ impl App {
 
     /// A run, and those before it whose session it goes on with, oldest last. What those started
     /// is its own: who is woken to see what became of it has to be able to.
-    pub(super) async fn selves(&self, own: &KeptRun) -> Result<Vec<Arc<str>>, ApiError> {
+    pub(crate) async fn selves(&self, own: &KeptRun) -> Result<Vec<Arc<str>>, ApiError> {
         let mut selves = vec![own.id.clone()];
         let Some(session) = resumed_session(own) else { return Ok(selves) };
         let before = Some((own.request.at_ms, own.id.to_string()));

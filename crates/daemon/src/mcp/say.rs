@@ -125,9 +125,11 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
             Some(end) => format!("{head} {}.", ended(end)),
             None => format!("{head} is over."),
         },
+        wire::NoticeKind::Test => format!("{head} is a test of a channel."),
         wire::NoticeKind::Lagged => {
             format!("[{}] Notices before this one are not kept any more.", notice.seq)
         }
+        wire::NoticeKind::Test => "A test of a channel: nothing has happened.".to_owned(),
     };
     for (stream, tail) in notice.tail.iter().flat_map(tails) {
         text.push_str(&format!("\n--- end of {stream} ---\n{}", tail.text.trim_end_matches('\n')));

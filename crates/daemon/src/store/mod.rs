@@ -4,6 +4,7 @@
 //! that returned `Ok` is on disk (WAL, `synchronous=FULL`). Never decides anything; its
 //! unique indexes refuse what the mind must not do.
 
+pub(crate) mod channel;
 pub(crate) mod consumer;
 pub(crate) mod format;
 pub(crate) mod kept;
@@ -23,6 +24,7 @@ use rusqlite::Connection;
 use crate::notice::Named;
 use crate::tail::Tails;
 use crate::time::Time;
+use channel::{Letter, Tried, Wake};
 use consumer::{Consumer, Place};
 use format::Detail;
 use kept::{KeptRun, Standing};
@@ -125,6 +127,29 @@ impl Store {
     pub(crate) async fn place(&self, name: &str) -> Result<Option<Place>, StoreError> {
         let name = name.to_owned();
         self.read(move |c| consumer::by_name(c, &name)).await
+    }
+
+    /// What a channel has given up on, oldest first.
+    pub(crate) async fn letters(&self, channel: &str) -> Result<Vec<Letter>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::letters(c, &channel)).await
+    }
+
+    /// The channels that have given up on something, and on how much.
+    pub(crate) async fn buried(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(channel::buried).await
+    }
+
+    /// How often a channel has tried the notice it is at.
+    pub(crate) async fn tried(&self, channel: &str) -> Result<Option<Tried>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::tried(c, &channel)).await
+    }
+
+    /// The notices for which a channel wakes agents, or has, since what it acknowledged.
+    pub(crate) async fn wakes(&self, channel: &str) -> Result<Vec<Wake>, StoreError> {
+        let channel = channel.to_owned();
+        self.read(move |c| channel::wakes(c, &channel)).await
     }
 
     /// What SQLite finds wrong with the file, if anything.
@@ -485,5 +510,48 @@ mod tests {
         assert_eq!(wait(store.lines(2, 10)).unwrap().removed_through, None);
         assert_eq!(retain(100 + 30 + 1), ["a3"], "who has not come for very long holds nothing");
         assert!(wait(store.run("a2")).unwrap().is_some(), "what lives is kept, however old");
+    }
+
+    #[test]
+    fn what_a_channel_gives_up_on_and_its_place_are_kept_together() {
+        use channel::{MAX_LETTERS, Mark, consumer_of};
+        let scratch = Scratch::new("channel");
+        let Opened { store, mut writer, .. } = scratch.open().unwrap();
+        let letter = |seq: u64| Letter {
+            seq,
+            notice: format!("r/ended/{seq}"),
+            body: "{}".to_owned(),
+            tries: 3,
+            error: "no".to_owned(),
+            at_ms: 7,
+            again: false,
+        };
+        let mut mark = |mark: Mark| writer.mark("c", &mark).unwrap();
+        mark(Mark::Tried(Tried { seq: 5, tries: 2, error: "no".to_owned(), at_ms: 6 }));
+        assert_eq!(wait(store.tried("c")).unwrap().map(|tried| tried.tries), Some(2));
+        mark(Mark::Dead { letters: vec![letter(5)], through: Some(5), at_ms: 7 });
+        let place = wait(store.place(&consumer_of("c"))).unwrap().unwrap();
+        assert_eq!(place.acked, 5);
+        assert_eq!(wait(store.tried("c")).unwrap(), None);
+        assert_eq!(wait(store.letters("c")).unwrap(), [letter(5)]);
+        assert_eq!(mark(Mark::Again), 1);
+        assert!(wait(store.letters("c")).unwrap()[0].again);
+        mark(Mark::Revived(5));
+        assert!(wait(store.letters("c")).unwrap().is_empty());
+        let many = (10..10 + MAX_LETTERS as u64 + 3).map(letter).collect();
+        mark(Mark::Dead { letters: many, through: None, at_ms: 8 });
+        let letters = wait(store.letters("c")).unwrap();
+        assert_eq!((letters.len(), letters[0].seq), (MAX_LETTERS, 13), "the oldest go");
+        assert_eq!(wait(store.buried()).unwrap(), [("c".to_owned(), MAX_LETTERS as u64)]);
+        mark(Mark::Planned { run: "w".to_owned(), seqs: vec![2000, 2001] });
+        mark(Mark::Settled(vec![2001]));
+        mark(Mark::Planned { run: "x".to_owned(), seqs: vec![2000, 2001] });
+        let wakes = wait(store.wakes("c")).unwrap();
+        let of = |seq| wakes.iter().find(|wake| wake.seq == seq).unwrap();
+        assert_eq!((of(2000).run.as_deref(), of(2000).settled), (Some("x"), false));
+        assert_eq!((of(2001).run.as_deref(), of(2001).settled), (Some("w"), true));
+        mark(Mark::Through { seq: 2000, at_ms: 9 });
+        let left: Vec<u64> = wait(store.wakes("c")).unwrap().iter().map(|wake| wake.seq).collect();
+        assert_eq!(left, [2001]);
     }
 }

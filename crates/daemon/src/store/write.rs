@@ -7,6 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use kennel_supervisor as mind;
 
+use super::channel::{self, Mark};
 use super::consumer::{self, Ack, Place};
 use super::format::{self, Detail};
 use super::kept::Standing;
@@ -33,6 +34,12 @@ impl Writer {
     pub(crate) fn forget_consumer(&mut self, name: &str) -> Result<bool, StoreError> {
         in_one(&mut self.0, |tx| consumer::forget(tx, name))
             .map_err(StoreError::to("forget a consumer"))
+    }
+
+    /// Keeps something of a channel. How many rows it was about.
+    pub(crate) fn mark(&mut self, channel: &str, mark: &Mark) -> Result<usize, StoreError> {
+        in_one(&mut self.0, |tx| channel::keep(tx, channel, mark))
+            .map_err(StoreError::to("keep what a channel did"))
     }
 
     /// Removes what is old, and names the runs whose directories are nobody's now.
