@@ -114,6 +114,8 @@ struct Books {
     due: HashSet<Arc<str>>,
     /// Runs whose sums are being told.
     telling: HashSet<Arc<str>>,
+    /// Runs whose keepers take none.
+    deaf: HashSet<Arc<str>>,
 }
 
 impl Charges {
@@ -146,6 +148,12 @@ impl Charges {
     /// What the descendants of a run used.
     pub(crate) fn below(&self, run: &str) -> Charge {
         self.books().below(run)
+    }
+
+    /// True if a run's keeper is of a kennel that knew no charges: what is below the run does not
+    /// count against its limits.
+    pub(crate) fn is_refused_by(&self, run: &str) -> bool {
+        self.books().deaf.contains(run)
     }
 
     /// Reads what is kept of earlier runs, and tells every sum: whoever was there while no daemon
@@ -210,6 +218,7 @@ impl Charges {
                 Ok(Err(ConnectionError::Refused(why))) => {
                     // A keeper of an older kennel: what its children use is shown, not enforced.
                     tracing::warn!(%run, "its keeper takes no charges: {}", why.message);
+                    self.books().deaf.insert(run.clone());
                     return;
                 }
                 Ok(Err(_)) => tokio::time::sleep(OFFER_PAUSE).await,
@@ -220,7 +229,8 @@ impl Charges {
 
     fn take_due(&self) -> Vec<Arc<str>> {
         let mut books = self.books();
-        let Books { due, telling, .. } = &mut *books;
+        let Books { due, telling, deaf, .. } = &mut *books;
+        due.retain(|run| !deaf.contains(run));
         let ready: Vec<Arc<str>> =
             due.iter().filter(|run| !telling.contains(*run)).cloned().collect();
         for run in &ready {

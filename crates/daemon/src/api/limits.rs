@@ -22,6 +22,10 @@ use crate::random::uuid;
 use crate::store::format::{Ended, Request};
 use crate::store::kept::KeptRun;
 
+/// What is said of a run whose keeper is older than charges.
+const CHILDREN_UNCOUNTED: &str =
+    "its keeper is of an older kennel: what the runs it started use does not count for its limits";
+
 /// Refuses values that are no bounds.
 pub(super) fn check(limits: &wire::Limits) -> Result<(), ApiError> {
     let counts = [
@@ -250,6 +254,8 @@ pub(super) async fn limits(
     let warned = status.as_ref().map(|status| status.warned.clone()).unwrap_or_default();
     let failed = status.and_then(|status| status.meter_trouble);
     let trouble = failed.or_else(|| account.as_ref().and_then(|account| account.trouble.clone()));
+    let deaf = app.charges.is_refused_by(&run.id).then(|| CHILDREN_UNCOUNTED.to_owned());
+    let trouble = trouble.or(deaf);
     let unconfirmed = account.as_ref().map_or(0, |account| account.unconfirmed);
     let files_by_timer = account.as_ref().and_then(|account| account.by_timer.clone());
     let files = account.map(|account| files_of(account.followed)).unwrap_or_default();

@@ -153,25 +153,17 @@ impl App {
     }
 }
 
-impl Caller {
-    /// Those of the runs, given newest first, that a caller may see: a run is asked for after the
-    /// one that started it.
-    pub(super) async fn own(
-        &self,
-        app: &App,
-        runs: Vec<KeptRun>,
-    ) -> Result<Vec<KeptRun>, ApiError> {
-        let Self::Run(own) = self else { return Ok(runs) };
-        let selves = app.selves(&app.known(own).await?).await?;
-        let mut seen: HashSet<Arc<str>> = selves.iter().cloned().collect();
-        for run in runs.iter().rev() {
-            if run.request.parent.as_deref().is_some_and(|parent| seen.contains(parent)) {
-                seen.insert(run.id.clone());
-            }
+/// Those of the runs, given newest first, that one of these started, or one that those started: a
+/// run is asked for after the one that started it.
+pub(super) fn own_of(selves: &[Arc<str>], runs: Vec<KeptRun>) -> Vec<KeptRun> {
+    let mut seen: HashSet<Arc<str>> = selves.iter().cloned().collect();
+    for run in runs.iter().rev() {
+        if run.request.parent.as_deref().is_some_and(|parent| seen.contains(parent)) {
+            seen.insert(run.id.clone());
         }
-        let shown = |run: &KeptRun| seen.contains(&run.id) && !selves.contains(&run.id);
-        Ok(runs.into_iter().filter(shown).collect())
     }
+    let shown = |run: &KeptRun| seen.contains(&run.id) && !selves.contains(&run.id);
+    runs.into_iter().filter(shown).collect()
 }
 
 /// The session of an agent, by what it said, else by its command line.

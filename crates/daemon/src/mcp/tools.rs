@@ -14,7 +14,7 @@ use kennel_supervisor::Stop;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::caller::Caller;
+use super::caller::{Caller, own_of};
 use super::inputs::{self, Command, Cursors};
 use super::reading::{Piece, Source, bounded, name_of, streams_of};
 use super::say;
@@ -36,6 +36,8 @@ const USUAL_LISTED: u32 = 50;
 const MAX_LISTED: u32 = 500;
 /// How many runs are looked at for those that are the caller's.
 const MAX_LOOKED_AT: usize = 10_000;
+/// How many of them in one go: an agent is seldom older than so many runs.
+const LOOKED_AT_AT_ONCE: usize = 256;
 /// How many runs one call may name: each is watched.
 const MAX_NAMED: usize = 64;
 /// How long `wait` and `stop` wait if nobody says: shorter than any client gives a tool.
@@ -196,23 +198,50 @@ impl Call {
 
     pub(super) async fn list(&self, input: inputs::List) -> Answered {
         let most = input.limit.unwrap_or(USUAL_LISTED).clamp(1, MAX_LISTED) as usize;
-        let all: Vec<KeptRun> = if input.live {
-            self.app.live.all()
-        } else {
-            let runs = self.app.store.list(Page { before: None, limit: MAX_LOOKED_AT }).await?;
-            runs.into_iter().map(|run| self.app.live.get(&run.id).unwrap_or(run)).collect()
+        let mut own = match (&self.caller, input.live) {
+            (Caller::User, true) => self.app.live.all(),
+            (Caller::User, false) => {
+                self.app.store.list(Page { before: None, limit: most + 1 }).await?
+            }
+            (Caller::Run(own), live) => {
+                let mut seen = self.started_by(own).await?;
+                seen.retain(|run| !live || self.app.live.get(&run.id).is_some());
+                seen
+            }
         };
-        let mut own = self.caller.own(&self.app, all).await?;
-        let left_out = own.len().saturating_sub(most);
+        let more = own.len() > most;
         own.truncate(most);
-        let runs = self.shown(own).await?;
+        // What is known already and the store cannot take yet.
+        let now = |run: KeptRun| self.app.live.get(&run.id).unwrap_or(run);
+        let runs = self.shown(own.into_iter().map(now).collect()).await?;
         let lines: Vec<String> = runs.iter().map(say::line).collect();
         let mut text = if lines.is_empty() { "No runs.".to_owned() } else { lines.join("\n") };
-        if left_out > 0 {
-            text.push_str(&format!("\n{left_out} older ones are left out."));
+        if more {
+            text.push_str("\nOlder ones are left out.");
         }
         let runs: Vec<Value> = runs.iter().map(say::brief).collect();
-        Ok(Answer { text, value: json!({"runs": runs, "left_out": left_out}) })
+        Ok(Answer { text, value: json!({"runs": runs, "more": more}) })
+    }
+
+    /// What a run started, and what those started, newest first. None of it is older than the run.
+    async fn started_by(&self, own: &str) -> Result<Vec<KeptRun>, ApiError> {
+        let own = self.app.known(own).await?;
+        let selves = self.app.selves(&own).await?;
+        let oldest = match selves.last() {
+            Some(id) => self.app.known(id).await?.request.at_ms,
+            None => own.request.at_ms,
+        };
+        let (mut all, mut before) = (Vec::new(), None);
+        loop {
+            let page = self.app.store.list(Page { before, limit: LOOKED_AT_AT_ONCE }).await?;
+            let whole = page.len() == LOOKED_AT_AT_ONCE;
+            all.extend(page);
+            before = all.last().map(|run: &KeptRun| (run.request.at_ms, run.id.to_string()));
+            let older = before.as_ref().is_some_and(|(at, _)| *at < oldest);
+            if !whole || older || all.len() >= MAX_LOOKED_AT {
+                return Ok(own_of(&selves, all));
+            }
+        }
     }
 
     /// Runs with what they wrote.
