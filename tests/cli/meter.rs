@@ -159,11 +159,13 @@ fn a_resumed_session_is_charged_for_this_run_alone() {
     let home = home();
     let session = "11111111-2222-4333-8444-555555555555";
     let script = responses("tool", 1, 8);
-    let first = ["run", "--", "claude", "--session-id", session, "-p", &script];
+    let first =
+        ["run", "--slot", "s1:coder", "--", "claude", "--session-id", session, "-p", &script];
     home.ok(&first);
     assert!(transcript(&home, session).exists());
     let script = format!("{}; sleep 0.3; exit 5", responses("tool", 9, 3));
-    let args = ["run", "--max-tool-turns", "5", "--", "claude", "--resume", session, "-p", &script];
+    let limited = ["run", "--slot", "s1:qa", "--max-tool-turns", "5"];
+    let args = [&limited[..], &["--", "claude", "--resume", session, "-p", &script]].concat();
     let said = home.kennel(&args);
     assert_eq!(said.code, 5, "{said:?}");
     let run = home.all_runs().remove(0);
@@ -178,6 +180,10 @@ fn a_resumed_session_is_charged_for_this_run_alone() {
         assert_eq!(report["total"]["tool_turns"], 11, "{report}");
         assert_eq!(report["total"]["uncounted"], 1, "{report}");
     }
+    let report = home.json(&["usage", "--by", "story"]);
+    let lines = report["lines"].as_array().expect("a list");
+    let keys: Vec<_> = lines.iter().map(|l| (l["key"].as_str(), l["tool_turns"].clone())).collect();
+    assert_eq!(keys, [(Some("none"), 0.into()), (Some("s1"), 11.into())], "{report}");
     let report = home.json(&["usage", "--by", "model"]);
     let model = report["lines"]
         .as_array()

@@ -675,7 +675,10 @@ fn a_profile_starts(client: Client, program: &Path, usd: f64) {
     let shown = world.over(&run);
     world.check_gone(&shown);
     check_limit(&shown, "max_tool_turns", 3.0, 3.0);
-    check_counts(&shown, 3, 3, 3.0 * usd);
+    match client {
+        Client::Claude => check_counts_of_cut(&shown, 3),
+        Client::Codex => check_counts(&shown, 3, 3, 3.0 * usd),
+    }
     let session = shown["usage"]["session"].as_str().expect("it is known").to_owned();
     let run = world.home.start(&["--agent", "it", "--resume", &session, "--", &say("second")]);
     let shown = world.over(&run);
@@ -920,6 +923,40 @@ fn claude_starts_a_command_through_our_tools_and_reads_its_result_when_resumed()
         assert!(said.contains("not_yours"), "{said}");
         assert_eq!(world.home.show(&other)["state"], "running", "it is not the agent's to stop");
         assert_eq!(world.model.played("second"), [0, 1, 2, 3]);
+        world.home.check();
+    });
+}
+
+#[test]
+fn codex_starts_a_command_through_our_tools_and_reads_its_result() {
+    alone(Client::Codex, |program| {
+        let start = r#"{"command":"echo forty-two; exit 3","slot":"background"}"#.to_owned();
+        let wait = r#"{"runs":["background"]}"#.to_owned();
+        let log = r#"{"run":"background"}"#.to_owned();
+        let script = vec![
+            using("I start it.").ask(Ask::Mcp("kennel", "start", start)).step(),
+            using("I wait.").ask(Ask::Mcp("kennel", "wait", wait)).step(),
+            using("I read.").ask(Ask::Mcp("kennel", "log", log)).step(),
+            using("Done.").step(),
+        ];
+        let world = World::new(Client::Codex, program, vec![("tools", script)]);
+        let config = world.home.path().join("agent/.codex/config.toml");
+        let mut text = fs::read_to_string(&config).expect("it is there");
+        text.push_str(&format!(
+            "[mcp_servers.kennel]\ncommand = {:?}\nargs = [\"mcp\"]\ntool_timeout_sec = 660\n\
+             env_vars = [\"KENNEL_HOME\"]\n",
+            env!("CARGO_BIN_EXE_kennel")
+        ));
+        fs::write(&config, text).expect("it can be written");
+        let run = world.start(&[], &[], "tools");
+        let shown = world.over(&run);
+        assert_eq!(shown["end"]["status"]["exited"], 0, "{shown}");
+        let said = world.home.ok(&["logs", &run]);
+        assert!(said.contains("already_running"), "{said}");
+        assert!(said.contains("forty-two"), "{said}");
+        let child = world.home.all_runs().into_iter().find(|known| known["slot"] == "background");
+        let child = child.expect("it was started");
+        assert_eq!((&child["parent"], &child["end"]["status"]["exited"]), (&run.into(), &3.into()));
         world.home.check();
     });
 }

@@ -216,12 +216,8 @@ impl Client {
     /// A daemon that is started by a process of a run would be one of that run's own: it would end
     /// with it, and every run it starts until then too.
     fn refuse_inside_a_run(&self) -> Result<(), Failure> {
-        let Ok(run) = std::env::var(kennel_process::COOKIE) else { return Ok(()) };
-        let known = kennel_process::RunId::new(run.as_str()).is_ok();
-        let keeper_lives = || kennel_process::Connection::open(&self.home.run_dir(&run)).is_ok();
-        if !(known && keeper_lives()) {
-            return Ok(());
-        }
+        // What cannot be told keeps nobody from the daemon.
+        let Ok(Some(run)) = self.home.own_run() else { return Ok(()) };
         let message =
             format!("there is no daemon, and run {run} must not start one: it would own it");
         Err(Failure::new(NO_DAEMON, "daemon_unreachable", message)

@@ -25,6 +25,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kennel_process::{Peer, Started};
+
 /// The longest path a socket can have: the kernel's 108 bytes with the closing zero.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// How long a daemon may take from closing its socket, or from being killed, to letting go of its
@@ -127,6 +129,21 @@ impl Home {
 
     pub(crate) fn store(&self) -> PathBuf {
         self.state.join("kennel.db")
+    }
+
+    /// The run of this home that this very process is in, if it is in one.
+    pub fn own_run(&self) -> io::Result<Option<String>> {
+        let mut known = Vec::new();
+        for entry in fs::read_dir(self.state.join("runs")).into_iter().flatten() {
+            let dir = entry?.path();
+            // Nobody is in a run that is over.
+            if kennel_process::has_keeper(&dir) {
+                known.extend(kennel_process::recorded_start(&dir).ok().flatten());
+            }
+        }
+        let known: Vec<&Started> = known.iter().collect();
+        let found = Peer::above_us()?.run_among(&known)?;
+        Ok(found.map(|started| started.run.as_str().to_owned()))
     }
 
     /// The directory of the run of this id.

@@ -32,6 +32,7 @@ mod random;
 mod redact;
 mod retain;
 mod serve;
+pub mod steps;
 mod store;
 mod tail;
 mod text;

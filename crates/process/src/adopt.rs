@@ -137,6 +137,12 @@ pub fn wake_keeper(dir: &Path) -> bool {
     wake(&RunDir::new(dir))
 }
 
+/// True if the keeper of the run in this directory lives.
+pub fn has_keeper(dir: &Path) -> bool {
+    let note = RunDir::new(dir).read_note();
+    matches!(note.map(|note| note.keeper.find()), Some(Liveness::Alive(_)))
+}
+
 /// Lets a keeper go on that somebody, its own agent perhaps, made stand still. The one named in the
 /// lock's note, and no other.
 fn wake(dir: &RunDir) -> bool {

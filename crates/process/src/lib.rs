@@ -54,8 +54,8 @@ mod spec;
 mod sys;
 
 pub use adopt::{
-    AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, recorded_start,
-    wake_keeper,
+    AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, has_keeper,
+    recorded_start, wake_keeper,
 };
 pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
 pub use containment::{

@@ -16,6 +16,8 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 const LOOKS_PER_IDLE: u32 = 4;
 /// Idleness is looked for no more often than this.
 const SHORTEST_IDLE_LOOK: Duration = Duration::from_millis(50);
+/// How late a look may come on a loaded machine before it is taken for the end of a suspend.
+const SLACK: Duration = Duration::from_secs(1);
 /// Less processor time than this part of a while is none: runtimes wake up for nothing.
 const IDLE_CPU_PART: u32 = 100;
 /// From this part of a limit on, somebody is warned, once.
@@ -201,7 +203,10 @@ impl Judge {
     fn see_cpu(&mut self, now: Duration, sample: Sample) {
         if let Some((at, before)) = self.last {
             let used = sample.cpu.saturating_sub(before.cpu);
-            if used * IDLE_CPU_PART > now.saturating_sub(at) {
+            let gap = now.saturating_sub(at);
+            // Nobody looked when it was time to: the machine slept, and the agent with it.
+            let slept = self.limits.idle.is_some_and(|idle| gap > 2 * idle_look(idle) + SLACK);
+            if used * IDLE_CPU_PART > gap || slept {
                 self.busy_at = now;
             }
         }
@@ -322,8 +327,15 @@ mod tests {
 
         let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
         assert_eq!(at(&mut judge, 5, 4, 0, false), none, "it wrote");
+        assert_eq!(at(&mut judge, 7, 4, 0, false), none, "not for long enough");
         assert_eq!(at(&mut judge, 9, 4, 0, true), none, "it waits for a tool");
         assert_eq!(at(&mut judge, 10, 4, 0, false), ["stop idle"]);
+
+        let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
+        assert_eq!(at(&mut judge, 2, 2, 0, false), none);
+        assert_eq!(at(&mut judge, 3600, 2, 0, false), none, "the machine slept");
+        assert_eq!(at(&mut judge, 3602, 2, 0, false), none, "it has just woken up");
+        assert_eq!(at(&mut judge, 3604, 2, 0, false), ["stop idle"], "and does nothing");
 
         let judge = Judge::new(limits, Bindings::default(), Duration::ZERO);
         let doings = Doings::default();

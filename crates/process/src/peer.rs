@@ -45,6 +45,19 @@ impl Peer {
         of_peer(socket.as_fd()).map(Self)
     }
 
+    /// Takes hold of our own parent: whatever run that is in, we are in.
+    pub fn above_us() -> io::Result<Self> {
+        for _ in 0..MAX_WALKS {
+            let parent = proc::own_stat()?.ppid;
+            let Some(pid) = Pid::new(parent.into()) else { return Ok(Self(PeerPid::Unnamed)) };
+            let Some(held) = gone_is_none(Pidfd::open(pid))? else { continue };
+            if proc::own_stat()?.ppid == parent {
+                return Ok(Self(PeerPid::Held(held)));
+            }
+        }
+        Err(io::Error::other("our parent changes faster than it can be looked at"))
+    }
+
     /// The one of these runs whose cohort it is in, or the nearest of several; `None` if it is in
     /// none. An error means that nobody can tell, also because it has ended.
     pub fn run_among<'a>(&self, runs: &[&'a Started]) -> io::Result<Option<&'a Started>> {

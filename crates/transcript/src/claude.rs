@@ -62,7 +62,12 @@ impl State {
                 self.answer(&line, Grade::Placeholder, line.is_subagent(), tell);
             }
             ("assistant", Source::File { subagent }) => {
-                self.answer(&line, Grade::Recorded, subagent || line.is_subagent(), tell);
+                // What was cut off is recorded with the usage it began with.
+                let grade = match line.message.0.stop_reason {
+                    StopReason::Null => Grade::Placeholder,
+                    StopReason::Given | StopReason::NotSaid => Grade::Recorded,
+                };
+                self.answer(&line, grade, subagent || line.is_subagent(), tell);
             }
             ("user", _) => line.message.0.tell_results(tell),
             (kind, Source::Stdout) => self.said(kind, &rest(bytes), tell),
@@ -320,6 +325,24 @@ pub(crate) struct Message<'a> {
     pub(crate) content: Fold<Blocks<'a>>,
     #[serde(default)]
     pub(crate) usage: Loose<ApiUsage>,
+    #[serde(default)]
+    stop_reason: StopReason,
+}
+
+/// Whether a response says why it ended.
+#[derive(Clone, Copy, Debug, Default)]
+enum StopReason {
+    #[default]
+    NotSaid,
+    Null,
+    Given,
+}
+
+impl<'de> Deserialize<'de> for StopReason {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let given = Option::<serde::de::IgnoredAny>::deserialize(from)?;
+        Ok(if given.is_some() { Self::Given } else { Self::Null })
+    }
 }
 
 impl Message<'_> {

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use kennel_daemon::{Keep, Options, wire};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::client::Client;
 use crate::error::{FAILED, Failure};
@@ -49,7 +52,11 @@ pub(crate) fn up(args: &UpArgs, client: &Client) -> Result<u8, Failure> {
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
     // Else a line that cannot be written, on a full disk for one, would be a panic of whoever wrote
     // it: what complains about it writes to the same place.
-    log.with_target(false).log_internal_errors(false).init();
+    let log = log.with_target(false).log_internal_errors(false).finish();
+    // It tells of every message, and what is in it.
+    let quiet =
+        Targets::new().with_default(LevelFilter::INFO).with_target("rmcp", LevelFilter::WARN);
+    log.with(quiet).init();
     let options = Options {
         keep: Keep { age: args.keep_age, bytes: args.keep_size },
         max_runs: args.max_runs.map(|n| n as usize),

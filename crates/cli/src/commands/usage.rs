@@ -18,6 +18,8 @@ pub(crate) struct UsageArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
     Run,
+    /// Work for a story is in a slot named STORY:AGENT.
+    Story,
     Agent,
     Day,
     Model,
@@ -26,6 +28,7 @@ enum By {
 pub(crate) fn usage(args: &UsageArgs, client: &Client, out: &Out) -> Result<u8, Failure> {
     let by = match args.by {
         By::Run => "run",
+        By::Story => "story",
         By::Agent => "agent",
         By::Day => "day",
         By::Model => "model",

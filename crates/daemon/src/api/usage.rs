@@ -1,4 +1,4 @@
-//! `GET /v1/usage`: what runs used, by run, agent, day or model.
+//! `GET /v1/usage`: what runs used, by run, story, agent, day or model.
 //!
 //! Owns: the adding up. What one run used is its meter's word; what nobody counted is said to be
 //! uncounted, and is not nothing.
@@ -27,6 +27,7 @@ const DAY_LENGTH: usize = 10;
 enum By {
     #[default]
     Run,
+    Story,
     Agent,
     Day,
     Model,
@@ -61,6 +62,7 @@ pub(super) async fn usage(
                 (By::Model, Some(account)) => by_model(&mut lines, account),
                 (By::Model, None) => add(line(&mut lines, "unknown"), None),
                 (By::Run, _) => add(line(&mut lines, &run.id), account.as_ref()),
+                (By::Story, _) => add(line(&mut lines, story(&run)), account.as_ref()),
                 (By::Agent, _) => add(line(&mut lines, &agent(&run)), account.as_ref()),
                 (By::Day, _) => add(line(&mut lines, &day(&run)), account.as_ref()),
             }
@@ -74,6 +76,7 @@ pub(super) async fn usage(
     }
     let by = match by {
         By::Run => "run",
+        By::Story => "story",
         By::Agent => "agent",
         By::Day => "day",
         By::Model => "model",
@@ -100,6 +103,14 @@ fn add(line: &mut wire::UsageLine, account: Option<&Account>) {
     line.tool_turns += account.tool_turns;
     line.cost_usd += account.cost_usd.unwrap_or(0.0);
     add_tokens(&mut line.tokens, &account.tokens);
+}
+
+/// The story of a run: work for one is in the slot `STORY:AGENT`. Slots of ours are nobody's story.
+fn story(run: &KeptRun) -> &str {
+    match run.slot.split_once(':') {
+        Some((story, _)) if story != "channel" => story,
+        Some(_) | None => "none",
+    }
 }
 
 /// Turns are not told by model: a run counts for each model it used.

@@ -109,7 +109,9 @@ impl Transport<RoleServer> for Lines {
     }
 
     async fn close(&mut self) -> Result<(), Left> {
-        self.to.send(Message::Close(None)).await
+        // Who left first need not be told.
+        let _ = self.to.send(Message::Close(None)).await;
+        Ok(())
     }
 }
 
