@@ -232,8 +232,8 @@ impl Waker {
         }
     }
 
-    /// True if an agent has acknowledged a notice itself. Who goes on with a session reads under the
-    /// name of the first run of it.
+    /// True if an agent has acknowledged a notice itself. Who goes on with a session reads under
+    /// the name of the first run of it.
     async fn has_heard(&self, sleeper: &KeptRun, seq: u64) -> bool {
         let app = &self.postman.app;
         // If they cannot be told, it is told twice rather than never.
