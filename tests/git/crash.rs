@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kennel_daemon::steps::{MergeMode, Operation, Place, Refused, Step, StepOutcome};
 use kennel_process::ExitStatus;
+use kennel_tests::{end_of, pass};
 
 use crate::World;
-use crate::world::{AT, files_of, merge, remove, write_in};
+use crate::world::{AT, files_of, merge, prepare, remove, spec_of, write_in};
 
 /// More commands than any step has: a step that never ends fails the test.
 const MAX_COMMANDS: u32 = 60;
@@ -71,7 +73,7 @@ impl Shadow {
             StepOutcome::Broken { status: ExitStatus::Signaled(9), .. } => true,
             StepOutcome::Broken { status, why } => panic!("{at}: {status:?} {why}"),
             StepOutcome::Prepared { .. }
-            | StepOutcome::Looked { .. }
+            | StepOutcome::Looked(_)
             | StepOutcome::Saved(_)
             | StepOutcome::NothingToSave
             | StepOutcome::Merged { .. }
@@ -90,7 +92,7 @@ fn at_every_command(least: u32, mut killed: impl FnMut(u32) -> bool) {
 }
 
 #[test]
-fn prepare() {
+fn prepared() {
     let world = World::new("kill-prepare");
     world.write(".env", "secret");
     world.keep_main();
@@ -119,7 +121,7 @@ fn prepare() {
 }
 
 #[test]
-fn save() {
+fn saved() {
     let world = World::new("kill-save");
     let shadow = Shadow::new(&world);
     let place = world.fix_it();
@@ -143,7 +145,7 @@ fn save() {
 }
 
 #[test]
-fn merge_and_conflict() {
+fn merged_or_in_conflict() {
     for mode in [MergeMode::Rebase, MergeMode::Merge] {
         let world = World::new("kill-merge");
         let shadow = Shadow::new(&world);
@@ -181,7 +183,7 @@ fn merge_and_conflict() {
 }
 
 #[test]
-fn land() {
+fn landed() {
     let world = World::new("kill-land");
     let shadow = Shadow::new(&world);
     at_every_command(2, |n| {
@@ -198,7 +200,7 @@ fn land() {
 }
 
 #[test]
-fn remove_merged_and_saved() {
+fn removed_when_merged_or_saved() {
     let world = World::new("kill-remove");
     let shadow = Shadow::new(&world);
     for dirty in [false, true] {
@@ -226,13 +228,63 @@ fn remove_merged_and_saved() {
     world.check_main();
 }
 
+/// Runs a step and kills the run after a while; then runs it to its end. A lock that git died with
+/// and that is not the story's own is told by its name, and taken away by hand.
+fn killed_after(world: &World, step: &Step, name: &str, after: Duration) -> StepOutcome {
+    let id = world.scratch.borrow().run_id(name);
+    let spec = spec_of(id, step, world.environment(), &[]).unwrap();
+    let mut run = world.scratch.borrow().start(name, &spec);
+    pass(after);
+    run.connection.kill().expect("it can be killed, also if it has ended");
+    let _ = end_of(&mut run);
+    let outcome = world.run(step);
+    let StepOutcome::Refused { why: Refused::LockHeld, text, .. } = &outcome else {
+        return outcome;
+    };
+    let lock = text.split('\'').find(|part| part.ends_with(".lock"));
+    fs::remove_file(lock.expect("it is named")).expect("it is there");
+    world.run(step)
+}
+
+#[test]
+fn at_no_particular_moment() {
+    let world = World::new("kill-random");
+    for n in 0..200 {
+        world.write(&format!("many/{n}"), &format!("{n}\n").repeat(50));
+    }
+    world.commit_main("many/x", "x");
+    let base = world.commit_main("a", "one\ntwo\nchanged\n");
+    for n in 0..12 {
+        let after = Duration::from_millis(15 * n);
+        let place = world.place(&format!("s{n}"));
+        let outcome = killed_after(&world, &prepare(&place), &format!("p{n}"), after);
+        assert!(matches!(outcome, StepOutcome::Prepared { .. }), "{n}: {outcome:?}");
+        assert_eq!(world.look(&place).changed, 0, "{n}");
+        world.git_in(&place.worktree, &["reset", "-q", "--hard", "main~2"]);
+        world.commit(&place, "b", "work\n");
+        let step = merge(&place, MergeMode::Rebase);
+        let outcome = killed_after(&world, &step, &format!("m{n}"), after);
+        assert!(matches!(outcome, StepOutcome::Merged { commits: 1, .. }), "{n}: {outcome:?}");
+        let seen = world.look(&place);
+        assert_eq!((seen.changed, seen.untracked, seen.behind), (0, 0, 0), "{n}");
+        let kept = world.save(&place);
+        let step = remove(&place, Some(&kept.reference));
+        let outcome = killed_after(&world, &step, &format!("r{n}"), after);
+        assert_eq!(outcome, StepOutcome::Removed { branch_kept: true }, "{n}");
+        assert!(!place.worktree.exists(), "{n}");
+    }
+    assert_eq!(world.git(&["rev-parse", "main"]), base);
+    world.git(&["fsck", "--strict"]);
+    world.check_main();
+}
+
 // Killed inside git: states that git itself leaves behind.
 
 #[test]
 fn a_worktree_that_git_had_half_made_is_made_anew() {
     let world = World::new("half-made");
     let place = world.fix_it();
-    let step = crate::world::prepare(&place);
+    let step = prepare(&place);
     // As `git worktree add` leaves it at several points: registered and locked, then with its
     // directory, then with the file in it.
     for stage in 0..3 {

@@ -16,10 +16,9 @@ fn land(place: &Place, old: &str, new: &str) -> Step {
 /// Merges and gives head and base.
 #[track_caller]
 fn merged(world: &World, place: &Place, mode: MergeMode) -> (String, String) {
-    match world.run(&merge(place, mode)) {
-        StepOutcome::Merged { head, base, .. } => (head, base),
-        other => panic!("not merged: {other:?}"),
-    }
+    let outcome = world.run(&merge(place, mode));
+    let StepOutcome::Merged { head, base, .. } = outcome else { panic!("not merged: {outcome:?}") };
+    (head, base)
 }
 
 #[test]
@@ -64,14 +63,13 @@ fn a_conflict_comes_back_with_its_text_and_everything_is_as_before() {
         world.commit_main("c", "new in the base\n");
         let base = world.commit_main("a", "one\ntheirs\nthree\n");
         let before = files_of(&place.worktree);
-        match world.run(&merge(&place, mode)) {
-            StepOutcome::Conflict { base: with, files, text } => {
-                assert_eq!((with, files), (base, vec!["a".to_owned()]));
-                for word in ["CONFLICT", "ours", "theirs"] {
-                    assert!(text.contains(word), "{word}: {text}");
-                }
-            }
-            other => panic!("{other:?}"),
+        let outcome = world.run(&merge(&place, mode));
+        let StepOutcome::Conflict { base: with, files, text } = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!((with, files), (base, vec!["a".to_owned()]));
+        for word in ["CONFLICT", "ours", "theirs"] {
+            assert!(text.contains(word), "{word}: {text}");
         }
         let seen = world.look(&place);
         assert_eq!((seen.head, seen.operation, seen.changed), (tip, Operation::None, 0));
@@ -88,10 +86,9 @@ fn a_long_conflict_is_cut() {
     world.prepare(&place);
     world.commit(&place, "a", &"ours\n".repeat(20_000));
     world.commit_main("a", &"theirs\n".repeat(20_000));
-    match world.run(&merge(&place, MergeMode::Rebase)) {
-        StepOutcome::Conflict { text, .. } => assert_eq!(text.len(), 16 << 10),
-        other => panic!("{other:?}"),
-    }
+    let outcome = world.run(&merge(&place, MergeMode::Rebase));
+    let StepOutcome::Conflict { text, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(text.len(), 16 << 10);
     world.check_main();
 }
 

@@ -75,21 +75,19 @@ fn worktrees_on_another_file_system_work_and_a_full_one_is_told() {
     fs::create_dir(&world.worktrees).unwrap();
     let dir = world.worktrees.to_str().unwrap();
     let place = world.fix_it();
-    match run_mounted(&world, &prepare(&place), dir, "8m", ":") {
-        StepOutcome::Prepared { made: true, .. } => {}
-        other => panic!("{other:?}"),
-    }
+    let outcome = run_mounted(&world, &prepare(&place), dir, "8m", ":");
+    let StepOutcome::Prepared { made: true, .. } = outcome else { panic!("{outcome:?}") };
+
     // The mount went with the run: the registration is stale, and that is repaired.
     let full = World::new("full");
     full.commit_main("big", &"0123456789abcdef".repeat(64 << 10));
     fs::create_dir(&full.worktrees).unwrap();
     let dir = full.worktrees.to_str().unwrap();
-    match run_mounted(&full, &prepare(&full.fix_it()), dir, "256k", ":") {
-        StepOutcome::Refused { why: Refused::DiskFull, text, .. } => {
-            assert!(text.contains("no room left"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let outcome = run_mounted(&full, &prepare(&full.fix_it()), dir, "256k", ":");
+    let StepOutcome::Refused { why: Refused::DiskFull, text, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(text.contains("no room left"), "{text}");
     for (world, place) in [(&world, place), (&full, full.fix_it())] {
         world.prepare(&place);
         assert_eq!(world.look(&place).changed, 0);
@@ -109,10 +107,11 @@ fn a_repository_on_a_full_disk_is_told() {
     // The repository has a path that is hard to quote: the script reaches it by a link.
     std::os::unix::fs::symlink(&world.repository, world.scratch.borrow().path().join("r")).unwrap();
     let first = "cp -RL \"$dir/../r\" \"$dir/repo\" && { cat /dev/zero >\"$dir/fill\" 2>&-; :; }";
-    match run_mounted(&world, &prepare(&place), small.to_str().unwrap(), "2m", first) {
-        StepOutcome::Refused { why: Refused::DiskFull, .. } => {}
-        other => panic!("{other:?}"),
-    }
+    let outcome = run_mounted(&world, &prepare(&place), small.to_str().unwrap(), "2m", first);
+    let StepOutcome::Refused { why: Refused::DiskFull, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+
     world.check_main();
 }
 

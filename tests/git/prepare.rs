@@ -22,12 +22,11 @@ fn a_worktree_is_made_once_and_found_again_with_its_work() {
     let step = Step::Prepare { place: place.clone(), copy: vec![], setup };
     let first = world.run(&step);
     let head = world.git(&["rev-parse", "main"]);
-    match &first {
-        StepOutcome::Prepared { made: true, head: h, base, .. } => {
-            assert_eq!((h, base), (&head, &head));
-        }
-        other => panic!("{other:?}"),
-    }
+    let outcome = &first;
+    let StepOutcome::Prepared { made: true, head: h, base, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!((h, base), (&head, &head));
     let files = files_of(&place.worktree);
     let names: Vec<_> = files.keys().map(|k| k.to_string_lossy().into_owned()).collect();
     assert_eq!(names, [".env", ".gitignore", "a", "build/keep", "build/log"]);
@@ -37,10 +36,9 @@ fn a_worktree_is_made_once_and_found_again_with_its_work() {
 
     let work = world.commit(&place, "b", "work\n");
     write_in(&place.worktree, "dirty", "kept");
-    match world.run(&step) {
-        StepOutcome::Prepared { made: false, head, .. } => assert_eq!(head, work),
-        other => panic!("{other:?}"),
-    }
+    let outcome = world.run(&step);
+    let StepOutcome::Prepared { made: false, head, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(head, work);
     assert_eq!(fs::read_to_string(place.worktree.join("dirty")).unwrap(), "kept");
     let log = fs::read_to_string(place.worktree.join("build/log")).unwrap();
     assert_eq!(log, "it's fix-it\n", "setup is run once");
@@ -193,12 +191,11 @@ fn a_machine_without_git_is_told() {
             .find(|file| file.exists());
         symlink(at.expect("it is installed"), path.join(tool)).unwrap();
     }
-    match world.run_with(&prepare(&world.fix_it()), &[("PATH", path.into())]) {
-        StepOutcome::Refused { why: Refused::GitMissing, text, .. } => {
-            assert!(text.contains("install"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let outcome = world.run_with(&prepare(&world.fix_it()), &[("PATH", path.into())]);
+    let StepOutcome::Refused { why: Refused::GitMissing, text, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(text.contains("install"), "{text}");
     world.check_main();
 }
 
@@ -219,12 +216,11 @@ fn a_lock_of_gits_is_waited_for_and_never_broken() {
     let mut run = world.scratch.borrow().start("locked", &spec);
     let end = kennel_tests::end_of(&mut run);
     let out = kennel_tests::output_of(run.dir(), kennel_process::Stream::Stdout);
-    match step.read(end.status, &out) {
-        StepOutcome::Refused { why: Refused::LockHeld, text, .. } => {
-            assert!(text.contains("fix-it.lock"), "{text}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let outcome = step.read(end.status, &out);
+    let StepOutcome::Refused { why: Refused::LockHeld, text, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(text.contains("fix-it.lock"), "{text}");
     assert!(lock.exists());
     fs::remove_file(lock).unwrap();
     world.prepare(&place);
@@ -263,38 +259,38 @@ fn every_change_of_the_main_checkout_is_seen_as_drift() {
     let place = world.fix_it();
     world.write("untracked", "1");
     world.prepare(&place);
-    let look = || match world.run(&Step::Look { place: place.clone() }) {
-        StepOutcome::Looked { base, main, .. } => (base, main),
-        other => panic!("{other:?}"),
+    let look = || {
+        let outcome = world.run(&Step::Look { place: place.clone() });
+        let StepOutcome::Looked(looked) = outcome else { panic!("{outcome:?}") };
+        looked
     };
     let mut before = look();
-    let mut drifted = |what: &str| {
+    let mut drifted = || {
         let now = look();
-        let found = drift((&before.0, &before.1), (&now.0, &now.1), None);
+        let found = drift(&before, &now, None);
         before = now;
-        println!("{what}: {found:?}");
         found
     };
     // What the story itself does is none.
     world.commit(&place, "b", "work");
     world.git(&["update-ref", "refs/kennel/saved/fix-it/x", "main"]);
-    assert_eq!(drifted("its own work"), []);
+    assert_eq!(drifted(), [], "its own work");
     world.write("a", "changed\n");
-    assert_eq!(drifted("a file changes"), [Drift::Status, Drift::Contents]);
+    assert_eq!(drifted(), [Drift::Status, Drift::Contents], "a file changes");
     world.write("a", "changed more\n");
-    assert_eq!(drifted("and again"), [Drift::Contents]);
+    assert_eq!(drifted(), [Drift::Contents], "and again");
     world.write("untracked", "2");
-    assert_eq!(drifted("one git does not know"), [Drift::Contents]);
+    assert_eq!(drifted(), [Drift::Contents], "one git does not know");
     world.git(&["add", "a"]);
-    assert!(drifted("staged").contains(&Drift::Index));
+    assert!(drifted().contains(&Drift::Index), "staged");
     world.git(&["stash", "-q"]);
-    assert!(drifted("stashed").contains(&Drift::Stash));
+    assert!(drifted().contains(&Drift::Stash), "stashed");
     world.git(&["branch", "more"]);
-    assert_eq!(drifted("a branch"), [Drift::Branches]);
+    assert_eq!(drifted(), [Drift::Branches], "a branch");
     world.git(&["checkout", "-q", "more"]);
-    assert_eq!(drifted("another branch"), [Drift::Branch]);
+    assert_eq!(drifted(), [Drift::Branch], "another branch");
     world.git(&["commit", "-q", "--allow-empty", "-m", "x"]);
-    assert_eq!(drifted("a commit"), [Drift::Head, Drift::Branches]);
+    assert_eq!(drifted(), [Drift::Head, Drift::Branches], "a commit");
     world.git(&["branch", "-q", "-f", "main", "more"]);
-    assert_eq!(drifted("the base"), [Drift::Base]);
+    assert_eq!(drifted(), [Drift::Base], "the base");
 }

@@ -161,12 +161,11 @@ fn what_git_cannot_keep_is_named() {
     assert_eq!(world.run(&step), StepOutcome::NothingToSave, "a submodule as it should be");
 
     write_in(&place.worktree, "sub/l", "changed inside");
-    match world.run(&step) {
-        StepOutcome::Refused { why: Refused::NotSaved, unsaved, .. } => {
-            assert_eq!(unsaved, ["sub"]);
-        }
-        other => panic!("{other:?}"),
-    }
+    let outcome = world.run(&step);
+    let StepOutcome::Refused { why: Refused::NotSaved, unsaved, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(unsaved, ["sub"]);
     // Repositories that nobody declared, one of them without a commit.
     for name in ["clone", "empty"] {
         fs::create_dir(place.worktree.join(name)).unwrap();

@@ -13,7 +13,7 @@ use kennel_daemon::Time;
 use kennel_daemon::steps::{
     MergeMode, Place, Refused, Saved, Step, StepError, StepOutcome, StorySlug, WorktreeState,
 };
-use kennel_process::{Environment, Spec, Stream};
+use kennel_process::{Environment, ExitStatus, Spec, Stream};
 use kennel_tests::{Scratch, end_of, output_of};
 
 /// A moment that no clock gave, so that commits are the same every time.
@@ -155,52 +155,52 @@ impl World {
         let spec = spec_of(run, step, self.environment(), set).expect("a command");
         let mut run = self.scratch.borrow().start(name, &spec);
         let end = end_of(&mut run);
-        let (stdout, stderr) =
-            (output_of(run.dir(), Stream::Stdout), output_of(run.dir(), Stream::Stderr));
+        let stdout = output_of(run.dir(), Stream::Stdout);
+        let said = output_of(run.dir(), Stream::Stderr);
         drop(run);
         self.scratch.borrow_mut().check_gone(name);
         let outcome = step.read(end.status, &stdout);
+        if let StepOutcome::Broken { status: ExitStatus::Exited(_), .. } = &outcome {
+            panic!("{outcome:?}: {}", String::from_utf8_lossy(&said));
+        }
         let told = stdout.iter().filter(|b| **b == b'\n').count();
         assert!(told <= 1, "only the outcome: {}", String::from_utf8_lossy(&stdout));
-        // Shown if the test fails.
-        println!("{} {outcome:?}\n{}", step.name(), String::from_utf8_lossy(&stderr));
         outcome
     }
 
     #[track_caller]
     pub(crate) fn prepare(&self, place: &Place) -> String {
-        match self.run(&prepare(place)) {
-            StepOutcome::Prepared { head, path, .. } => {
-                assert_eq!(path, real(&place.worktree));
-                head
-            }
-            other => panic!("not prepared: {other:?}"),
-        }
+        let outcome = self.run(&prepare(place));
+        let StepOutcome::Prepared { head, path, .. } = outcome else {
+            panic!("not prepared: {outcome:?}")
+        };
+        assert_eq!(path, real(&place.worktree));
+        head
     }
 
     #[track_caller]
     pub(crate) fn save(&self, place: &Place) -> Saved {
-        match self.run(&Step::Save { place: place.clone(), at: AT }) {
-            StepOutcome::Saved(saved) => saved,
-            other => panic!("not saved: {other:?}"),
-        }
+        let outcome = self.run(&Step::Save { place: place.clone(), at: AT });
+        let StepOutcome::Saved(saved) = outcome else { panic!("not saved: {outcome:?}") };
+        saved
     }
 
     #[track_caller]
     pub(crate) fn look(&self, place: &Place) -> WorktreeState {
-        match self.run(&Step::Look { place: place.clone() }) {
-            StepOutcome::Looked { worktree: Some(worktree), .. } => worktree,
-            other => panic!("no worktree seen: {other:?}"),
-        }
+        let outcome = self.run(&Step::Look { place: place.clone() });
+        let StepOutcome::Looked(looked) = outcome else { panic!("no worktree seen: {outcome:?}") };
+        looked.worktree.expect("a worktree")
     }
 
     /// Runs a step that must be refused; gives the words.
     #[track_caller]
     pub(crate) fn refused(&self, step: &Step, expected: Refused) -> String {
-        match self.run(step) {
-            StepOutcome::Refused { why, text, .. } if why == expected => text,
-            other => panic!("expected {expected:?}: {other:?}"),
-        }
+        let outcome = self.run(step);
+        let StepOutcome::Refused { why, text, .. } = outcome else {
+            panic!("expected {expected:?}: {outcome:?}")
+        };
+        assert_eq!(why, expected, "{text}");
+        text
     }
 
     /// Takes the main checkout as it is now for how it must stay.

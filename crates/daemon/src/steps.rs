@@ -432,14 +432,7 @@ pub enum StepOutcome {
         path: PathBuf,
     },
     /// How things stand.
-    Looked {
-        /// The base's commit.
-        base: String,
-        /// The worktree, if it is there.
-        worktree: Option<WorktreeState>,
-        /// The main checkout.
-        main: Fingerprint,
-    },
+    Looked(Box<Looked>),
     /// Work is under a ref.
     Saved(Saved),
     /// All is in the base.
@@ -490,10 +483,22 @@ pub enum StepOutcome {
     },
 }
 
+/// What a look saw.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Looked {
+    /// The base's commit.
+    pub base: String,
+    /// The worktree, if it is there.
+    pub worktree: Option<WorktreeState>,
+    /// The main checkout.
+    pub main: Fingerprint,
+}
+
 /// Work that was kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Saved {
     /// Where.
+    #[serde(rename = "ref")]
     pub reference: String,
     /// The commit it names.
     pub commit: String,
@@ -502,6 +507,7 @@ pub struct Saved {
     /// How many commits are kept that the base has not.
     pub commits: u64,
     /// What git could not take in: unreadable files, repositories inside the worktree.
+    #[serde(deserialize_with = "hex_names")]
     pub unsaved: Vec<String>,
 }
 
@@ -648,17 +654,15 @@ pub enum Drift {
     Branches,
 }
 
-/// What drifted between two looks, each a base and a fingerprint. `landed` is where we ourselves
-/// have put the base meanwhile: a base that is there, and a checkout that went along with it, did
-/// not drift.
+/// What drifted between two looks. `landed` is where we ourselves have put the base meanwhile: a
+/// base that is there, and a checkout that went along with it, did not drift.
 #[must_use]
-pub fn drift(
-    (base, before): (&str, &Fingerprint),
-    (base_now, now): (&str, &Fingerprint),
-    landed: Option<&str>,
-) -> Vec<Drift> {
-    let base_kept = base_now == base || landed == Some(base_now);
-    let along = base_now != base && base_kept && before.head == base && now.head == base_now;
+pub fn drift(before: &Looked, now: &Looked, landed: Option<&str>) -> Vec<Drift> {
+    let moved = now.base != before.base;
+    let base_kept = !moved || landed == Some(now.base.as_str());
+    let on_base = before.main.head == before.base && now.main.head == now.base;
+    let along = moved && base_kept && on_base;
+    let (before, now) = (&before.main, &now.main);
     // A checkout that was as clean, or as dirty, as before has the index of its new commit.
     let index_along = along && now.status == before.status && now.contents == before.contents;
     let changed = [
@@ -685,20 +689,8 @@ enum Line {
         #[serde(deserialize_with = "hex_path")]
         path: PathBuf,
     },
-    Looked {
-        base: String,
-        worktree: Option<WorktreeState>,
-        main: Fingerprint,
-    },
-    Saved {
-        #[serde(rename = "ref")]
-        reference: String,
-        commit: String,
-        dirty: bool,
-        commits: u64,
-        #[serde(deserialize_with = "hex_names")]
-        unsaved: Vec<String>,
-    },
+    Looked(Box<Looked>),
+    Saved(Saved),
     NothingToSave,
     Merged {
         head: String,
@@ -734,8 +726,8 @@ impl Line {
             Self::Refused { why: Refused::GitMissing, .. } => code == 127,
             Self::Refused { .. } | Self::Conflict { .. } => code == 10,
             Self::Prepared { .. }
-            | Self::Looked { .. }
-            | Self::Saved { .. }
+            | Self::Looked(_)
+            | Self::Saved(_)
             | Self::NothingToSave
             | Self::Merged { .. }
             | Self::Landed { .. }
@@ -748,10 +740,8 @@ impl From<Line> for StepOutcome {
     fn from(line: Line) -> Self {
         match line {
             Line::Prepared { made, head, base, path } => Self::Prepared { made, head, base, path },
-            Line::Looked { base, worktree, main } => Self::Looked { base, worktree, main },
-            Line::Saved { reference, commit, dirty, commits, unsaved } => {
-                Self::Saved(Saved { reference, commit, dirty, commits, unsaved })
-            }
+            Line::Looked(looked) => Self::Looked(looked),
+            Line::Saved(saved) => Self::Saved(saved),
             Line::NothingToSave => Self::NothingToSave,
             Line::Merged { head, base, commits } => Self::Merged { head, base, commits },
             Line::Conflict { base, files, text } => Self::Conflict { base, files, text },
@@ -877,23 +867,28 @@ mod tests {
             index: index.into(),
             ..Fingerprint::default()
         };
-        let (a, b) = (print("a", "1"), print("b", "2"));
-        assert_eq!(drift(("a", &a), ("a", &a), None), []);
-        assert_eq!(drift(("a", &a), ("b", &b), Some("b")), []);
+        let seen = |main: &Fingerprint| Looked {
+            base: main.head.clone(),
+            worktree: None,
+            main: main.clone(),
+        };
+        let (a, b) = (seen(&print("a", "1")), seen(&print("b", "2")));
+        assert_eq!(drift(&a, &a, None), []);
+        assert_eq!(drift(&a, &b, Some("b")), []);
         let moved = [Drift::Base, Drift::Head, Drift::Index];
-        assert_eq!(drift(("a", &a), ("b", &b), None), moved);
-        assert_eq!(drift(("a", &a), ("b", &b), Some("c")), moved);
+        assert_eq!(drift(&a, &b, None), moved);
+        assert_eq!(drift(&a, &b, Some("c")), moved);
         // The base was landed, and the checkout was changed beside it.
-        let dirty = Fingerprint { status: "x".into(), ..b };
-        assert_eq!(drift(("a", &a), ("b", &dirty), Some("b")), [Drift::Index, Drift::Status]);
-        let other = Fingerprint {
+        let dirty = seen(&Fingerprint { status: "x".into(), ..b.main });
+        assert_eq!(drift(&a, &dirty, Some("b")), [Drift::Index, Drift::Status]);
+        let other = seen(&Fingerprint {
             branch: "r".into(),
             contents: "c".into(),
             stash: 1,
             branches: "d".into(),
-            ..a.clone()
-        };
+            ..a.main.clone()
+        });
         let all = [Drift::Branch, Drift::Contents, Drift::Stash, Drift::Branches];
-        assert_eq!(drift(("a", &a), ("a", &other), None), all);
+        assert_eq!(drift(&a, &other, None), all);
     }
 }

@@ -189,9 +189,11 @@ link() {
     if [ -e "$path/.git" ]; then refuse path_taken "$path has become a repository of its own"; fi
     err=$( { printf 'gitdir: %s\n' "$admin" >"$path/.git"; } 2>&1) || fail "failed to link $path" "$err"
 }
+# Locks in the story's own git directory, which a killed step of ours left there: its note says so.
+drop_own_locks() { rm -f "$admin"/*.lock; }
 # restore_missing: files that a killed removal took away come back; none that is there is touched.
 restore_missing() {
-    rm -f "$admin/index.lock"
+    drop_own_locks
     w ls-files --deleted -z | w checkout-index -q -z --stdin
 }
 
@@ -227,7 +229,8 @@ is_clean() {
 recover_merge() {
     has merging || return 0
     read -r _ onto <"$notes/merging"
-    rm -f "$admin/index.lock" "$admin/HEAD.lock"
+    drop_own_locks
+    rm -f "$common/refs/heads/$1.lock"
     if [ "$(operation_in "$admin")" != none ] || ! is_clean || ! on_branch "$1"; then
         snapshot
         identify

@@ -57,7 +57,8 @@ fi
 note landing "$old $new"
 change 'failed to land' h merge -q --ff-only "$new" || {
     what=$err
-    forget landing
+    # Unless git has written some of the files: the next try must know whose they are.
+    if same_files "$old"; then forget landing; fi
     case $what in *'would be overwritten'*) refuse dirty "$holder: $what" ;; esac
     find_base "$base"
     [ "$base_id" = "$old" ] || moved

@@ -90,7 +90,7 @@ fi
 
 if has adding; then
     # Nobody was told of this worktree, so that what is half written in it is ours.
-    rm -f "$admin/index.lock"
+    drop_own_locks
     must 'failed to check out the worktree' w reset -q --hard
     if ! locked_by_us; then
         if [ -f "$admin/locked" ]; then must 'failed to unlock the worktree' g worktree unlock "$path"; fi
