@@ -75,6 +75,8 @@ impl Stories {
             }
             StoryFact::StrayFound(step) => {
                 self.strays.insert(step.clone());
+                // Whatever it was, its run has that id: no step is to have it again.
+                self.change(&step.story, |known| known.steps = known.steps.max(step.number));
             }
             StoryFact::StrayEnded(step) => {
                 self.strays.remove(step);
@@ -101,10 +103,12 @@ impl Stories {
     }
 
     fn add(&mut self, story: &StoryRef, new: &NewStory, done: bool) {
+        let seen = self.strays_of(story).next_back().map_or(0, |stray| stray.number);
         let Some(project) = self.projects.get_mut(&story.project) else { return };
         let project = Arc::make_mut(project);
         project.added += 1;
-        let added = Story::new(new, project.added, done);
+        let mut added = Story::new(new, project.added, done);
+        added.steps = seen;
         project.stories.insert(story.id.clone(), Arc::new(added));
     }
 

@@ -234,7 +234,7 @@ impl Look<'_> {
 
     /// What is against anything at all, for who stays and for who goes.
     fn against(&self, story: &StoryRef, known: &Story) -> Option<Reason> {
-        if let Some(stray) = self.stories.stray_of(story) {
+        if let Some(stray) = self.stories.strays_of(story).next() {
             return Some(Reason::Stray(stray.clone()));
         }
         known.hold.clone().map(Reason::Held)

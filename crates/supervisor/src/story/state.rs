@@ -410,9 +410,9 @@ impl Stories {
         self.strays.iter()
     }
 
-    /// A run of a story that is not its step and was seen alive.
-    pub(super) fn stray_of(&self, story: &StoryRef) -> Option<&StepId> {
-        self.strays.range(story.step(0)..=story.step(u32::MAX)).next()
+    /// Runs of a story that are not its step and were seen alive, by their number.
+    pub(super) fn strays_of(&self, story: &StoryRef) -> impl DoubleEndedIterator<Item = &StepId> {
+        self.strays.range(story.step(0)..=story.step(u32::MAX))
     }
 
     /// The step of this id, if it is its story's current one.

@@ -1,16 +1,14 @@
 //! The mind of stories, rule by rule: each test is one promise, told as what happens to a story.
 
-mod stories;
-
 use std::collections::BTreeSet;
 
+use crate::mind::{BACK_OFF_MS, Mind, add, ended, new_story, pipeline, read, step, story};
 use kennel_supervisor::story::{
     Blocked, Cause, Ceiling, Ceilings, Edit, Gone, Hold, Leave, Left, Outcome, PipelineFault,
     Progress, Reason, Seen, SeenStep, StageKind, StepPhase, Stories, StoryEffect, StoryEvent,
     StoryFact, StoryKind, StoryRef, StoryRefusal, Tree, TurnedAway, Used, WaitFor, Why, Work,
     WorkRule,
 };
-use stories::{BACK_OFF_MS, Mind, add, ended, new_story, pipeline, read, step, story};
 
 const FAILED: Outcome = Outcome::Failed { ahead: false, tail: None };
 

@@ -159,11 +159,15 @@ impl Mind {
         }
     }
 
-    /// What holds after every decision.
-    pub(crate) fn check(&self) {
+    /// All that became true, made true again, is what is believed.
+    pub(crate) fn check_replay(&self) {
         let mut replayed = Stories::default();
         self.facts.iter().for_each(|fact| replayed.apply(fact));
         assert_eq!(replayed, self.stories, "what is replayed");
+    }
+
+    /// What holds after every decision.
+    fn check(&self) {
         for project in self.stories.projects() {
             let pipeline = self.stories.pipeline(project).expect("it has one");
             let mut busy = BTreeMap::<_, BTreeSet<u32>>::new();
@@ -190,7 +194,9 @@ impl Mind {
 
     /// Something that is not refused.
     pub(crate) fn must(&mut self, event: &StoryEvent) -> Vec<StoryEffect> {
-        self.tell(event).unwrap_or_else(|refusal| panic!("{event:?} was refused: {refusal:?}"))
+        let told = self.tell(event);
+        self.check_replay();
+        told.unwrap_or_else(|refusal| panic!("{event:?} was refused: {refusal:?}"))
     }
 
     pub(crate) fn story(&self, story: &StoryRef) -> &Story {
