@@ -53,7 +53,7 @@ impl Stories {
                 story.turned_away = 0;
                 match current.phase {
                     StepPhase::Asked => current.phase = StepPhase::Alive,
-                    StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost => {}
+                    StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost { .. } => {}
                 }
                 true
             }),
@@ -228,6 +228,8 @@ impl Story {
     /// What the end of its step means. True if the step stays.
     fn go_on(&mut self, step: &mut Step, then: &Then) -> bool {
         let misfires = core::mem::take(&mut self.misfires);
+        // The proof is there: that there was none is nothing to look at any more.
+        self.hold.take_if(|hold| *hold == Hold::Blocked(Blocked::Lost));
         match then {
             Then::Same => {}
             Then::Went(progress) => self.progress = progress.clone(),
@@ -256,7 +258,8 @@ impl Story {
             }
             Then::Lost => {
                 self.hold = Some(Hold::Blocked(Blocked::Lost));
-                step.phase = StepPhase::Lost;
+                let stopping = step.phase == StepPhase::Stopping;
+                step.phase = StepPhase::Lost { stopping };
                 return true;
             }
         }

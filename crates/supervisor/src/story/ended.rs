@@ -35,7 +35,7 @@ impl Draft {
         let Some((story, current)) = self.stories.step(step) else {
             return self.stray_ended(step, outcome);
         };
-        if *outcome == Outcome::Lost && current.phase == StepPhase::Lost {
+        if *outcome == Outcome::Lost && matches!(current.phase, StepPhase::Lost { .. }) {
             return Scope::Nowhere;
         }
         let provider = self.paused_by(step, outcome);
@@ -98,9 +98,11 @@ impl End<'_> {
             return Then::Same;
         }
         match self.step.phase {
-            StepPhase::Asked | StepPhase::Alive => self.means_by_itself(outcome),
+            StepPhase::Asked | StepPhase::Alive | StepPhase::Lost { stopping: false } => {
+                self.means_by_itself(outcome)
+            }
             // However it ended, it ended because of us; but what succeeded is not done twice.
-            StepPhase::Stopping | StepPhase::Lost => match outcome {
+            StepPhase::Stopping | StepPhase::Lost { stopping: true } => match outcome {
                 Outcome::Success => self.succeeded(),
                 Outcome::Failed { .. }
                 | Outcome::Limit { .. }
@@ -131,8 +133,8 @@ impl End<'_> {
             Outcome::Conflict { tail } => self.conflicted(tail.as_ref()),
             Outcome::BaseMoved => self.base_moved(),
             Outcome::Stopped => match &self.story.hold {
+                None | Some(Hold::Blocked(Blocked::Lost)) => self.held(Hold::Frozen),
                 Some(_) => Then::Same,
-                None => self.held(Hold::Frozen),
             },
             Outcome::NeverStarted => self.misfired(),
             Outcome::Drifted | Outcome::Lost => Then::Same,

@@ -23,7 +23,7 @@ impl Draft {
     pub(super) fn step_started(&mut self, step: &StepId) -> Scope {
         match self.stories.step(step).map(|(_, current)| current.phase) {
             Some(StepPhase::Asked) => self.fact(StoryFact::StepStarted(step.clone())),
-            Some(StepPhase::Alive | StepPhase::Lost) => {}
+            Some(StepPhase::Alive | StepPhase::Lost { .. }) => {}
             // It was to be stopped and may not have been up, or we died in between.
             Some(StepPhase::Stopping) => self.effect(StoryEffect::StopStep(step.clone())),
             None => self.stop_stray(step, false),
@@ -37,7 +37,7 @@ impl Draft {
         match current.phase {
             StepPhase::Asked | StepPhase::Stopping => {}
             // Somebody saw it alive: it ends with a proof or not at all.
-            StepPhase::Alive | StepPhase::Lost => return Scope::Nowhere,
+            StepPhase::Alive | StepPhase::Lost { .. } => return Scope::Nowhere,
         }
         let for_ms = TURNED_AWAY.wait_ms(story.turned_away.saturating_add(1));
         let wait = Wait { since_ms: self.now_ms, for_ms, why: WaitFor::TurnedAway(why) };
@@ -58,7 +58,7 @@ impl Draft {
             match self.stories.step(step).map(|(_, current)| current.phase) {
                 Some(StepPhase::Asked) => self.fact(StoryFact::StepStarted(step.clone())),
                 Some(StepPhase::Stopping) if !stopping => self.stop_again(step),
-                Some(StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost) => {}
+                Some(StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost { .. }) => {}
                 None => self.stop_stray(step, *stopping),
             }
         }
@@ -139,9 +139,9 @@ fn asked_of(step: StepId, story: &Story, current: &Step, belongs: bool) -> Optio
             let (stage, work) = (current.stage.clone(), current.work.clone());
             Some(StoryEffect::StartStep { step, stage, work, left: story.left() })
         }
-        StepPhase::Alive => Some(StoryEffect::AskStep(step)),
+        // A lost one that is not seen any more has its proof by now.
+        StepPhase::Alive | StepPhase::Lost { .. } => Some(StoryEffect::AskStep(step)),
         StepPhase::Stopping => Some(StoryEffect::StopStep(step)),
-        StepPhase::Lost => None,
     }
 }
 
@@ -150,7 +150,7 @@ fn misplaced(pipeline: &Pipeline, story: &Story) -> Option<u32> {
     let step = story.step.as_ref()?;
     match step.phase {
         StepPhase::Asked | StepPhase::Alive => {}
-        StepPhase::Stopping | StepPhase::Lost => return None,
+        StepPhase::Stopping | StepPhase::Lost { .. } => return None,
     }
     match step.work {
         Work::Agent { .. } | Work::Gate { .. } | Work::Prepare { .. } => {}

@@ -355,7 +355,10 @@ pub enum StepPhase {
     /// It is to end, because we want it to.
     Stopping,
     /// Nobody can say whether it is over.
-    Lost,
+    Lost {
+        /// True if it was to end, because we wanted it to.
+        stopping: bool,
+    },
 }
 
 impl Stories {

@@ -5,3 +5,4 @@ mod model;
 mod rules;
 #[path = "../seeded/mod.rs"]
 mod seeded;
+mod world;

@@ -233,7 +233,7 @@ impl Mind {
 /// A step is one that its story should have, or is about to end, or is short work of our own.
 fn check_step(pipeline: &Pipeline, known: &Story) {
     let Some(current) = &known.step else { return };
-    let ends = matches!(current.phase, StepPhase::Stopping | StepPhase::Lost);
+    let ends = matches!(current.phase, StepPhase::Stopping | StepPhase::Lost { .. });
     let ours = matches!(current.work, Work::Merge | Work::Land | Work::Remove);
     let work = pipeline.stage(&known.stage).is_none_or(|s| matches!(s.kind, StageKind::Work(_)));
     let right = current.entry == known.entry && work && known.hold.is_none();

@@ -86,7 +86,8 @@ fn random_lives_come_everywhere() {
             for known in &both.1.stories {
                 reached.insert(format!("{:?}", known.tree));
                 reached.extend(known.step.as_ref().map(|step| name_of(&step.work)));
-                reached.extend(known.step.as_ref().map(|step| format!("{:?}", step.phase)));
+                let phase = known.step.as_ref().map(|step| format!("{:?}", step.phase));
+                reached.extend(phase.map(|phase| first_word(&phase)));
                 reached.extend(known.hold.as_ref().map(|hold| first_word(&format!("{hold:?}"))));
                 let why = both.1.why(known, both.0.now_ms);
                 reached.extend(why.map(|why| first_word(&format!("{why:?}"))));
@@ -500,7 +501,7 @@ impl Model {
                     StepPhase::Stopping if told || !stopping => {
                         out.push(StoryEffect::StopStep(id.clone()));
                     }
-                    StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost => {}
+                    StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost { .. } => {}
                 }
             }
             None => {
@@ -531,9 +532,10 @@ impl Model {
             if not_seen(&id) {
                 match doing.phase {
                     StepPhase::Asked if right => out.push(known.start_effect()),
-                    StepPhase::Asked | StepPhase::Alive => out.push(StoryEffect::AskStep(id)),
                     StepPhase::Stopping => out.push(StoryEffect::StopStep(id)),
-                    StepPhase::Lost => {}
+                    StepPhase::Asked | StepPhase::Alive | StepPhase::Lost { .. } => {
+                        out.push(StoryEffect::AskStep(id));
+                    }
                 }
             }
         }
@@ -547,7 +549,7 @@ impl Model {
         let Some(at) = self.at_step(id) else { return false };
         let known = &mut self.stories[at];
         let phase = known.step.as_ref().expect("it has that step").phase;
-        if matches!(phase, StepPhase::Alive | StepPhase::Lost) {
+        if matches!(phase, StepPhase::Alive | StepPhase::Lost { .. }) {
             return false;
         }
         let seconds = [1, 2, 4, 8, 16, 32, 60][(known.away as usize).min(6)];
@@ -589,7 +591,8 @@ impl Model {
             return self.strays.len() < old;
         };
         let doing = self.stories[at].step.clone().expect("it has that step");
-        if doing.phase == StepPhase::Lost && *outcome == Outcome::Lost {
+        let was_lost = matches!(doing.phase, StepPhase::Lost { .. });
+        if was_lost && *outcome == Outcome::Lost {
             return false;
         }
         if let (Outcome::RateLimited { until_ms }, Some((agent, _))) = (outcome, doing.work.agent())
@@ -616,17 +619,21 @@ impl Model {
             known.hold = Some(Hold::Blocked(Blocked::Lost));
             known.misfires = 0;
             let doing = known.step.as_mut().expect("it has that step");
-            doing.phase = StepPhase::Lost;
+            doing.phase = StepPhase::Lost { stopping: doing.phase == StepPhase::Stopping };
             doing.counted = used;
             return true;
         }
         known.step = None;
+        if was_lost && known.hold == Some(Hold::Blocked(Blocked::Lost)) {
+            known.hold = None;
+        }
         let misfires = known.misfires;
         known.misfires = 0;
         if *outcome == Outcome::Drifted {
             known.hold = Some(Hold::Blocked(Blocked::Drifted));
         } else if doing.entry == known.entry {
-            let ours = matches!(doing.phase, StepPhase::Stopping | StepPhase::Lost);
+            let stopped = [StepPhase::Stopping, StepPhase::Lost { stopping: true }];
+            let ours = stopped.contains(&doing.phase);
             if !ours || *outcome == Outcome::Success {
                 self.consequence(at, &doing, outcome, misfires, now);
             }

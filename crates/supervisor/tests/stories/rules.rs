@@ -632,11 +632,39 @@ fn a_lost_run_keeps_its_story_until_a_proof_comes_and_is_counted_once() {
     mind.must(&StoryEvent::UnholdRequested(s.clone()));
     mind.now_ms += 1_000_000;
     assert_eq!(mind.must(&StoryEvent::Tick), []);
-    assert_eq!(mind.must(&StoryEvent::Reconcile(Seen::Steps(vec![]))), []);
+    let seen = vec![SeenStep { step: step(&s, 2), stopping: false }];
+    assert_eq!(mind.must(&StoryEvent::Reconcile(Seen::Steps(seen))), []);
+    let asked = mind.must(&StoryEvent::Reconcile(Seen::Steps(vec![])));
+    assert_eq!(asked, [StoryEffect::AskStep(step(&s, 2))]);
     let (outcome, used) = (Outcome::Stopped, Used { turns: 6, money_micros: 1 });
     mind.must(&StoryEvent::StepEnded { step: step(&s, 2), outcome, used, session: None });
     assert_eq!(mind.story(&s).used, Used { turns: 6, money_micros: 1 });
-    assert_eq!(agent_of(&mind, &s), Some("ann".into()));
+    assert_eq!(mind.why(&s), Some(Reason::Held(Hold::Frozen)), "somebody stopped it");
+}
+
+#[test]
+fn a_proof_that_comes_late_ends_the_hold_and_means_what_it_says() {
+    let lost_in = |stage: &str| {
+        let (mut mind, s) = with_story(stage);
+        mind.must(&ended(step(&s, 2), Outcome::Lost));
+        (mind, s)
+    };
+    let (mut mind, s) = lost_in("current");
+    mind.must(&ended(step(&s, 2), Outcome::Success));
+    assert_eq!(mind.work(&s), Some(&Work::Gate { n: 0 }));
+    let (mut mind, s) = lost_in("current");
+    mind.must(&ended(step(&s, 2), FAILED));
+    assert_eq!((mind.story(&s).hold.clone(), mind.story(&s).retries_used), (None, 1));
+    let (mut mind, s) = lost_in("current");
+    mind.must(&StoryEvent::MoveRequested { story: s.clone(), to: "qa".into() });
+    mind.must(&ended(step(&s, 2), Outcome::Stopped));
+    assert_eq!(agent_of(&mind, &s), Some("rev".into()));
+    // It was to end before it was lost, because of us.
+    let (mut mind, s) = with_story("current");
+    mind.must(&StoryEvent::LeaveRequested { story: s.clone(), how: Leave::Archive });
+    mind.must(&ended(step(&s, 2), Outcome::Lost));
+    mind.must(&ended(step(&s, 2), Outcome::Stopped));
+    assert_eq!(mind.work(&s), Some(&Work::Remove));
 }
 
 #[test]
