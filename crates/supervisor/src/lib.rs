@@ -5,6 +5,9 @@
 //! and replaying stored facts goes through it too. The caller makes facts durable, then applies
 //! them, then performs the effects; every outcome comes back as a later event.
 //!
+//! [`story`] is the second mind, of the same make: which step of which story is next. It knows of
+//! runs only what it is told.
+//!
 //! Never names a clock, a file, a process, a signal or a format: without `std` it could not.
 
 #![no_std]
@@ -19,6 +22,7 @@ mod event;
 mod fact;
 mod notice;
 mod state;
+pub mod story;
 
 pub use decide::{Decision, Refusal, decide};
 pub use effect::Effect;
