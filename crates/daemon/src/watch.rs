@@ -396,7 +396,7 @@ impl Looking {
     }
 }
 
-/// What is told of a line. Cut after it was searched for credentials, so that no part of one is left.
+/// What is told of a line. Cut after it was searched for credentials: no part of one is left.
 fn cut(mut line: String) -> String {
     line.truncate(line.floor_char_boundary(MAX_TOLD_BYTES));
     line

@@ -1,8 +1,8 @@
 //! The figures of the daemon: a thousand live runs, and the journal beside bare SQLite.
 //!
 //! `cargo run --release -p kennel-tests --no-default-features --features bench --bin bench-daemon
-//! -- KENNEL [live|journal|notices]` prints a table; KENNEL is the shipped binary. Starts and short runs
-//! are measured beside other programs by `tests/compare`. Nothing here is an assertion.
+//! -- KENNEL [live|journal|notices]` prints a table; KENNEL is the shipped binary. Starts and short
+//! runs are measured beside other programs by `tests/compare`. Nothing here is an assertion.
 
 #![expect(clippy::print_stdout, reason = "the table is the purpose of the program")]
 

@@ -23,7 +23,7 @@ use crate::store::consumer::{Ack, Place};
 use crate::store::{StoreError, Wanted};
 use crate::time::Time;
 
-/// Tries of one notice, if nothing is said: with the pauses below, about half an hour of them.
+/// Tries of one notice, if nothing is said: with the pauses below, some 18 minutes of them.
 pub(super) const USUAL_TRIES: u32 = 12;
 /// The pause after the first failure, if nothing is said: a receiver that is restarted is back.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
