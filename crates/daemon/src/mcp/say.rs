@@ -128,7 +128,6 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
         wire::NoticeKind::Lagged => {
             format!("[{}] Notices before this one are not kept any more.", notice.seq)
         }
-        wire::NoticeKind::Test => "A test of a channel: nothing has happened.".to_owned(),
     };
     for (stream, tail) in notice.tail.iter().flat_map(tails) {
         text.push_str(&format!("\n--- end of {stream} ---\n{}", tail.text.trim_end_matches('\n')));
