@@ -270,7 +270,9 @@ snapshot() {
     own=$notes/index
     rm -f "$own" "$own.lock"
     if [ -f "$admin/index" ]; then
-        err=$(cp "$admin/index" "$own" 2>&1) || fail "failed to copy the index" "$err"
+        # With its time: git trusts an entry only if it is older than the index, and a copy that looks
+        # younger would hide a change of the same length in the same second.
+        err=$(cp -p "$admin/index" "$own" 2>&1) || fail "failed to copy the index" "$err"
     else
         must 'failed to read HEAD' in_own w read-tree HEAD
     fi
