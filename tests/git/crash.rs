@@ -323,6 +323,13 @@ fn a_checkout_and_a_merge_that_died_with_gits_lock_go_on() {
     world.prepare(&place);
     let admin = world.admin(&place);
     let notes = world.git_dir().join("kennel/fix-it");
+    // In the making of a branch, of which nothing is there but the note and git's lock.
+    let other = world.place("other");
+    fs::create_dir(world.git_dir().join("kennel/other")).unwrap();
+    fs::write(world.git_dir().join("kennel/other/branch"), "kennel/other\n").unwrap();
+    fs::write(world.git_dir().join("refs/heads/kennel/other.lock"), "").unwrap();
+    world.prepare(&other);
+
     // In the checkout of a new worktree.
     fs::write(notes.join("adding"), "x\n").unwrap();
     fs::write(admin.join("index.lock"), "").unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use kennel_daemon::steps::{Operation, Place, Refused, Step, StepOutcome};
 
@@ -91,6 +92,29 @@ fn what_is_staged_hidden_and_untracked_is_kept_and_the_index_is_not_touched() {
     let staged = world.git(&["show", &format!("{}^2:a", saved.commit)]);
     assert_eq!(staged, "staged");
     assert_eq!(world.git(&["show", &format!("{}^2:only-staged", saved.commit)]), "s");
+    world.check_main();
+}
+
+#[test]
+fn a_change_of_the_same_length_in_the_same_second_is_kept() {
+    let world = World::new("racy");
+    let place = world.fix_it();
+    world.prepare(&place);
+    world.git(&["config", "core.trustctime", "false"]);
+    let (file, index) = (place.worktree.join("a"), world.admin(&place).join("index"));
+    let then = SystemTime::now() - Duration::from_secs(100);
+    let date = |path: &Path| {
+        let file = fs::File::options().append(true).open(path).unwrap();
+        file.set_times(fs::FileTimes::new().set_modified(then)).unwrap();
+    };
+    date(&file);
+    world.git_in(&place.worktree, &["update-index", "--refresh"]);
+    fs::write(&file, "ONE\nTWO\nTHREE\n").unwrap();
+    date(&file);
+    date(&index);
+    assert_eq!(world.look(&place).changed, 1, "git itself sees it");
+    let saved = world.save(&place);
+    assert_eq!(world.git(&["show", &format!("{}:a", saved.commit)]), "ONE\nTWO\nTHREE");
     world.check_main();
 }
 

@@ -35,9 +35,10 @@ const MERGE: &str = include_str!("steps/merge.sh");
 const LAND: &str = include_str!("steps/land.sh");
 const REMOVE: &str = include_str!("steps/remove.sh");
 
-/// How often a command of git is tried while somebody holds one of git's locks. With the pause,
-/// twenty seconds: longer than a commit takes, shorter than a person waits before looking.
-const LOCK_TRIES: u32 = 20;
+/// How often a command of git is tried while somebody holds one of git's locks. With the pause, and
+/// the second that git itself waits for a ref, ten to twenty seconds: longer than a commit takes,
+/// shorter than a person waits before looking.
+const LOCK_TRIES: u32 = 10;
 /// Seconds between two tries. Whole ones: POSIX `sleep` knows no others.
 const LOCK_PAUSE_SECONDS: u32 = 1;
 /// The most of git's words, or of a conflict, that is passed on: enough for an agent to see what

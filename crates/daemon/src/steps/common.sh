@@ -30,7 +30,7 @@ IFS=" 	$newline"
 g() {
     LC_ALL=C GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat GIT_EDITOR=: GIT_SEQUENCE_EDITOR=: \
         GIT_OPTIONAL_LOCKS=0 command git -c core.hooksPath=/dev/null -c core.fsmonitor=false \
-        -c core.quotePath=true -c core.filesRefLockTimeout=5000 -c core.packedRefsTimeout=5000 \
+        -c core.quotePath=true -c core.filesRefLockTimeout=1000 -c core.packedRefsTimeout=1000 \
         -c gc.auto=0 -c maintenance.auto=false -c submodule.recurse=false -c rerere.enabled=false \
         -c rebase.autoStash=false -c rebase.updateRefs=false -c merge.autoStash=false \
         -c status.relativePaths=false -c advice.addEmbeddedRepo=false -c worktree.useRelativePaths=false \
@@ -191,6 +191,8 @@ link() {
 }
 # Locks in the story's own git directory, which a killed step of ours left there: its note says so.
 drop_own_locks() { rm -f "$admin"/*.lock; }
+# drop_lock_of REF: the same for a ref that is the story's alone.
+drop_lock_of() { rm -f "$common/$1.lock"; }
 # restore_missing: files that a killed removal took away come back; none that is there is touched.
 restore_missing() {
     drop_own_locks
@@ -230,7 +232,7 @@ recover_merge() {
     has merging || return 0
     read -r _ onto <"$notes/merging"
     drop_own_locks
-    rm -f "$common/refs/heads/$1.lock"
+    drop_lock_of "refs/heads/$1"
     if [ "$(operation_in "$admin")" != none ] || ! is_clean || ! on_branch "$1"; then
         snapshot
         identify
@@ -268,7 +270,9 @@ snapshot() {
     own=$notes/index
     rm -f "$own" "$own.lock"
     if [ -f "$admin/index" ]; then
-        err=$(cp "$admin/index" "$own" 2>&1) || fail "failed to copy the index" "$err"
+        # With its time: git trusts an entry only if it is older than the index, and a copy that looks
+        # younger would hide a change of the same length in the same second.
+        err=$(cp -p "$admin/index" "$own" 2>&1) || fail "failed to copy the index" "$err"
     else
         must 'failed to read HEAD' in_own w read-tree HEAD
     fi

@@ -68,12 +68,17 @@ if [ -z "$admin" ]; then
     if g rev-parse --verify --quiet "refs/heads/$branch" >/dev/null; then
         has branch || refuse branch_taken "the branch $branch is there and is not the story's"
     else
+        # Noted and not there: we were killed while git made it.
+        if has branch; then drop_lock_of "refs/heads/$branch"; fi
         note branch "$branch"
         change 'failed to make the branch' g update-ref -m "kennel: story $story" \
-            "refs/heads/$branch" "$base_id" '' || case $err in
-        *'cannot create'*) refuse branch_taken "no branch $branch can be made: $err" ;;
-        *) fail 'failed to make the branch' "$err" ;;
-        esac
+            "refs/heads/$branch" "$base_id" '' || {
+            forget branch
+            case $err in
+            *'cannot create'*) refuse branch_taken "no branch $branch can be made: $err" ;;
+            *) fail 'failed to make the branch' "$err" ;;
+            esac
+        }
     fi
     forget ready
     note adding "$path"

@@ -12,6 +12,7 @@ shift 6
 finish() {
     kept=true
     tip=$(g rev-parse -q --verify "refs/heads/$branch") || kept=false
+    if has removing; then drop_lock_of "refs/heads/$branch"; fi
     # The old value is compared by git: a branch that moves meanwhile stays.
     if [ "$kept" = true ] && has branch && is_in "$tip" "$base_id" &&
         ! is_checked_out &&

@@ -55,6 +55,7 @@ if [ "$dirty" = true ] || [ "$tips" != "$head" ]; then
 fi
 # A name that is taken by other work is not given away: the next one is used.
 n=1 at=$ref
+drop_lock_of "$at"
 until change 'failed to save' g update-ref -m "kennel: saved story $story" "$at" "$commit" ''; do
     there=$(g rev-parse -q --verify "$at") || fail 'failed to save' "$err"
     [ "$there" != "$commit" ] || break
