@@ -192,10 +192,13 @@ impl Home {
             let gone = stat.as_deref().is_none_or(|s| s.contains(") Z "));
             gone.then_some(())
         });
-        // A thread of it that waits for the disk holds its files a while longer.
-        until("its lock is free", || {
-            let lock = fs::File::open(self.state().join("lock")).ok()?;
-            lock.try_lock().ok()
+        // A thread of it that waits for the disk holds its files a while longer. Somebody who waits
+        // may have started the next one already.
+        until("its lock is free, or another's", || {
+            let lock = self.state().join("lock");
+            let note = fs::read_to_string(&lock).ok()?;
+            let own = note.lines().next() == Some(&*format!("process {pid}"));
+            (!own || fs::File::open(&lock).ok()?.try_lock().is_ok()).then_some(())
         });
     }
 

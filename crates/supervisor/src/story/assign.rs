@@ -13,7 +13,7 @@ use super::decide::{Draft, Scope, is_done};
 use super::effect::StoryEffect;
 use super::fact::StoryFact;
 use super::names::{AgentName, ProjectKey, Provider, StageName, StepId, StoryId, StoryRef};
-use super::pipeline::{Pipeline, StageKind, WorkRule};
+use super::pipeline::{Pipeline, Stage, StageKind, WorkRule};
 use super::state::{Blocked, Gone, Hold, Progress, Project, Stories, Story, Tree, Wait, Why, Work};
 
 /// Why a story has no step.
@@ -186,7 +186,7 @@ impl Draft {
 
 /// Who may get a step, in the order of their turns. Who is to go comes first: it takes nothing.
 fn in_turn(project: &Project) -> Vec<StoryId> {
-    let order = |(n, stage): (usize, &super::pipeline::Stage)| (stage.name.clone(), n + 1);
+    let order = |(n, stage): (usize, &Stage)| (stage.name.clone(), n + 1);
     let order: BTreeMap<StageName, usize> =
         project.pipeline.stages.iter().enumerate().map(order).collect();
     let mut turns = Vec::new();

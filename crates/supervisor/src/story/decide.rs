@@ -14,7 +14,7 @@ use super::assign::needs_agent;
 use super::effect::StoryEffect;
 use super::event::{Edit, NewStory, StoryEvent};
 use super::fact::StoryFact;
-use super::names::{AgentName, ProjectKey, Provider, StageName, StoryId, StoryRef};
+use super::names::{AgentName, ProjectKey, Provider, StageName, StepId, StoryId, StoryRef};
 use super::pipeline::{Pipeline, PipelineFault, StageKind};
 use super::state::{Blocked, Gone, Hold, Leave, Stories, Story};
 
@@ -108,13 +108,16 @@ pub(super) struct Draft {
     pub(super) now_ms: u64,
     facts: Vec<StoryFact>,
     effects: Vec<StoryEffect>,
+    /// Whose stop is among the effects.
+    stopped: BTreeSet<StepId>,
 }
 
 type Decided = Result<Scope, StoryRefusal>;
 
 impl Draft {
     pub(super) fn new(stories: &Stories, now_ms: u64) -> Self {
-        Self { stories: stories.clone(), now_ms, facts: vec![], effects: vec![] }
+        let (facts, effects, stopped) = (vec![], vec![], BTreeSet::new());
+        Self { stories: stories.clone(), now_ms, facts, effects, stopped }
     }
 
     pub(super) fn fact(&mut self, fact: StoryFact) {
@@ -126,8 +129,11 @@ impl Draft {
         self.effects.push(effect);
     }
 
-    pub(super) fn has_effect(&self, effect: &StoryEffect) -> bool {
-        self.effects.contains(effect)
+    /// Has a run stopped; once is enough in one decision.
+    pub(super) fn stop(&mut self, step: &StepId) {
+        if self.stopped.insert(step.clone()) {
+            self.effect(StoryEffect::StopStep(step.clone()));
+        }
     }
 
     fn decision(self) -> StoryDecision {

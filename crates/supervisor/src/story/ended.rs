@@ -8,7 +8,7 @@
 use super::decide::{Draft, Scope};
 use super::event::Outcome;
 use super::fact::{StoryFact, Then};
-use super::names::{Session, StageName, StepId, Tail};
+use super::names::{Provider, Session, StageName, StepId, Tail};
 use super::pipeline::{BackOff, Pipeline, WorkRule};
 use super::state::{
     Blocked, Cause, Ceiling, Hold, Progress, Step, StepPhase, Story, Tree, Used, Wait, WaitFor,
@@ -59,11 +59,7 @@ impl Draft {
     }
 
     /// The provider that took no more from a step's agent.
-    fn paused_by(
-        &self,
-        step: &StepId,
-        outcome: &Outcome,
-    ) -> Option<(super::names::Provider, Option<u64>)> {
+    fn paused_by(&self, step: &StepId, outcome: &Outcome) -> Option<(Provider, Option<u64>)> {
         let Outcome::RateLimited { until_ms } = outcome else { return None };
         let (_, current) = self.stories.step(step)?;
         let (agent, _) = current.work.agent()?;

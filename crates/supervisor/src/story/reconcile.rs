@@ -25,7 +25,7 @@ impl Draft {
             Some(StepPhase::Asked) => self.fact(StoryFact::StepStarted(step.clone())),
             Some(StepPhase::Alive | StepPhase::Lost { .. }) => {}
             // It was to be stopped and may not have been up, or we died in between.
-            Some(StepPhase::Stopping) => self.effect(StoryEffect::StopStep(step.clone())),
+            Some(StepPhase::Stopping) => self.stop(step),
             None => self.stop_stray(step, false),
         }
         // Nothing is free by it.
@@ -57,7 +57,7 @@ impl Draft {
         for SeenStep { step, stopping } in seen {
             match self.stories.step(step).map(|(_, current)| current.phase) {
                 Some(StepPhase::Asked) => self.fact(StoryFact::StepStarted(step.clone())),
-                Some(StepPhase::Stopping) if !stopping => self.stop_again(step),
+                Some(StepPhase::Stopping) if !stopping => self.stop(step),
                 Some(StepPhase::Alive | StepPhase::Stopping | StepPhase::Lost { .. }) => {}
                 None => self.stop_stray(step, *stopping),
             }
@@ -73,7 +73,7 @@ impl Draft {
         if let Some(number) = misplaced(pipeline, known) {
             let step = story.step(number);
             self.fact(StoryFact::StepStopping(step.clone()));
-            self.effect(StoryEffect::StopStep(step));
+            self.stop(&step);
         }
     }
 
@@ -94,15 +94,7 @@ impl Draft {
             self.fact(StoryFact::StrayFound(step.clone()));
         }
         if !known || !stopping {
-            self.stop_again(step);
-        }
-    }
-
-    /// Once is enough in one decision.
-    fn stop_again(&mut self, step: &StepId) {
-        let stop = StoryEffect::StopStep(step.clone());
-        if !self.has_effect(&stop) {
-            self.effect(stop);
+            self.stop(step);
         }
     }
 
@@ -124,8 +116,9 @@ impl Draft {
         let unseen = self.stories.strays.iter().filter(|stray| !seen.contains(stray));
         asked.extend(unseen.map(|stray| StoryEffect::StopStep(stray.clone())));
         for effect in asked {
-            if !self.has_effect(&effect) {
-                self.effect(effect);
+            match effect {
+                StoryEffect::StopStep(step) => self.stop(&step),
+                StoryEffect::StartStep { .. } | StoryEffect::AskStep(_) => self.effect(effect),
             }
         }
     }
