@@ -125,6 +125,7 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
             Some(end) => format!("{head} {}.", ended(end)),
             None => format!("{head} is over."),
         },
+        wire::NoticeKind::Test => "A test of a channel: nothing has happened.".to_owned(),
         wire::NoticeKind::Lagged => {
             format!("[{}] Notices before this one are not kept any more.", notice.seq)
         }
