@@ -89,6 +89,13 @@ is_lock() {
     esac
 }
 
+# What passes by itself: a lock, or a worktree that another git is making at this moment, whose files
+# every git reads that lists the worktrees.
+is_passing() {
+    is_lock "$1" && return
+    case $1 in *'failed to read '*'worktrees/'*) ;; *) return 1 ;; esac
+}
+
 # change WHAT COMMAND...: a command that changes something, again while somebody holds a lock of git's.
 # A lock is never broken: who holds it is not known here. Leaves the complaint in $err.
 change() {
@@ -96,7 +103,7 @@ change() {
     shift
     tries=1
     until err=$("$@" 2>&1 </dev/null); do
-        is_lock "$err" && [ "$tries" -lt "$LOCK_TRIES" ] || return 1
+        is_passing "$err" && [ "$tries" -lt "$LOCK_TRIES" ] || return 1
         tries=$((tries + 1))
         sleep "$LOCK_PAUSE"
     done
@@ -106,9 +113,13 @@ must() { change "$@" || fail "$1" "$err"; }
 
 # ask COMMAND...: what a reading command prints, in $out.
 ask() {
-    out=$("$@" 2>/dev/null </dev/null) && return
-    err=$("$@" 2>&1 >/dev/null </dev/null) || fail "$*" "$err"
-    out=$("$@") || fail "$*" "it fails now and then"
+    tries=1
+    until out=$("$@" 2>/dev/null </dev/null); do
+        if err=$("$@" 2>&1 >/dev/null </dev/null); then err='it fails now and then'; fi
+        is_passing "$err" && [ "$tries" -lt "$LOCK_TRIES" ] || fail "$*" "$err"
+        tries=$((tries + 1))
+        sleep "$LOCK_PAUSE"
+    done
 }
 
 # note NAME TEXT: whole or not at all.
