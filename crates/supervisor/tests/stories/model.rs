@@ -94,9 +94,10 @@ fn random_lives_come_everywhere() {
             }
         }
     }
-    let must = "Prepare Agent Merge Gate Land Remove Asked Alive Stopping Lost None Unsettled Ready \
-        Frozen Blocked_ByUser Blocked_Retries Blocked_Ceiling Blocked_Lost Blocked_Drifted \
-        Blocked_TreeStays Ended WaitsForMove Held DependsOn Stray Waits StageFull AgentsBusy Paused";
+    let must = "Prepare Agent Merge Gate Land Remove Asked Alive Stopping Lost None Unsettled \
+        Ready Frozen Blocked_ByUser Blocked_Retries Blocked_Ceiling Blocked_Lost Blocked_Drifted \
+        Blocked_TreeStays Ended WaitsForMove Held DependsOn Stray Waits StageFull AgentsBusy \
+        Paused";
     let missing: Vec<&str> = must.split_whitespace().filter(|m| !reached.contains(*m)).collect();
     assert!(missing.is_empty(), "never reached: {missing:?} of {reached:?}");
 }

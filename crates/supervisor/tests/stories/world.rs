@@ -1,18 +1,19 @@
 //! The mind of stories in a simulated world, where runs end in every way and nothing is in time.
 //!
 //! ```text
-//! users, clock --> [messages] --> decide --> journal, fact by fact --> [effects] --> runs (the truth)
-//!                      ^                                                              |
-//!                      +------------- how they stand: twice, late, out of order ------+
+//! users, clock --> [messages] --> decide --> journal, fact by fact --> [effects] --> runs
+//!                      ^                                                          (the truth)
+//!                      +----------- how they stand: twice, late, out of order ----------+
 //! ```
 //!
-//! The daemon here may die after every single fact: what it had not written, every message and every
-//! effect that waited is lost; it begins again with what was written and a look at what lives. Its
-//! hands keep the contract of effects and nothing more: a run is started once, a run that was refused
-//! never is, and who asks about a run that is over is told its end.
+//! The daemon here may die after every single fact: what it had not written, every message and
+//! every effect that waited is lost; it begins again with what was written and a look at what
+//! lives. Its hands keep the contract of effects and nothing more: a run is started once, a run
+//! that was refused never is, and who asks about a run that is over is told its end.
 //!
-//! After each action nobody shares a worktree or an instance of an agent, see [`World::check`]; when
-//! nothing is left to be done, every story has come to a lawful rest, see [`World::come_to_rest`].
+//! After each action nobody shares a worktree or an instance of an agent, see [`World::check`];
+//! when nothing is left to be done, every story has come to a lawful rest, see
+//! [`World::come_to_rest`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
