@@ -102,8 +102,7 @@ impl Stories {
         reasons.collect()
     }
 
-    /// When a wait or a pause is over next: a [`super::StoryEvent::Tick`] before that changes
-    /// nothing.
+    /// When a wait or a pause is over next: a [`super::StoryEvent::Tick`] before changes nothing.
     #[must_use]
     pub fn next_wake(&self, now_ms: u64) -> Option<u64> {
         let stories = self.projects.values().flat_map(|project| project.stories.values());

@@ -13,7 +13,7 @@ use kennel_supervisor::story::{
 /// The first wait before a retry.
 pub(crate) const BACK_OFF_MS: u64 = 100;
 
-/// Backlog, current (two coders, two gates), qa (a reviewer), merge (a gate), done, archived,
+/// Backlog, current (two coders, two gates), qa (a reviewer), merge (a gate), done, archived and
 /// parked.
 pub(crate) fn pipeline() -> Pipeline {
     let work = |agents: &[&str], gates, merge, next: &str, on_failure: Option<&str>| {

@@ -256,6 +256,39 @@ fn the_pinned_agent_comes_first_and_anybody_else_if_it_is_busy_or_of_another_sta
 }
 
 #[test]
+fn a_number_of_instances_that_was_lowered_counts_all_that_live() {
+    let mut mind = mind();
+    let with = |max| {
+        let mut one = pipeline();
+        one.agents[0].max_instances = max;
+        if let StageKind::Work(rule) = &mut one.stages[1].kind {
+            rule.agents = vec!["ann".into()];
+        }
+        read("p", one)
+    };
+    mind.must(&with(2));
+    let [a, b, c] = ["a", "b", "c"].map(|id| story("p", id));
+    mind.must(&add(&a, new_story("current")));
+    mind.must(&add(&b, new_story("current")));
+    mind.must(&with(1));
+    mind.end(&a, Outcome::Stopped);
+    mind.must(&add(&c, new_story("current")));
+    assert_eq!(mind.why(&c), Some(Reason::AgentsBusy), "the second one of it lives");
+    mind.end(&b, Outcome::Stopped);
+    assert_eq!(mind.why(&c), None);
+}
+
+#[test]
+fn a_story_is_told_done_once() {
+    let (mut mind, s) = with_story("backlog");
+    for to in ["done", "archived", "backlog", "done"] {
+        mind.must(&StoryEvent::MoveRequested { story: s.clone(), to: to.into() });
+    }
+    let expected = [StoryKind::Done, StoryKind::Moved, StoryKind::Moved, StoryKind::Done];
+    assert_eq!(told(&mind), expected, "again only after it was not");
+}
+
+#[test]
 fn a_stage_has_no_more_steps_than_it_may() {
     let mut mind = mind();
     mind.must(&change("current", |rule| rule.max_runs = Some(1)));

@@ -1,9 +1,9 @@
 //! The mind of stories in a simulated world, where runs end in every way and nothing is in time.
 //!
 //! ```text
-//! users, clock --> [messages] --> decide --> journal, fact by fact --> [effects] --> runs (truth)
-//!                      ^                                                              |
-//!                      +------------- how they stand: twice, late, out of order ------+
+//! users, clock --> [messages] --> decide --> journal, fact by fact --> [effects] --> runs
+//!                      ^                                                          (the truth)
+//!                      +----------- how they stand: twice, late, out of order ----------+
 //! ```
 //!
 //! The daemon here may die after every single fact: what it had not written, every message and

@@ -1,18 +1,17 @@
-//! How long a decision takes. Not a test: nothing is asserted but that a look at what is idle does
+//! How long decisions about stories take. Nothing is asserted but that a look at what is idle does
 //! nothing. A decision changes nothing, so each is made some times and the shortest counts: what
 //! else the machine does is no part of it.
 //!
-//! `cargo test --release -p kennel-supervisor --test stories -- --ignored --nocapture figures`
+//! `cargo run --release -p kennel-supervisor --example figures`
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kennel_supervisor::story::{
-    AgentRule, Outcome, Pipeline, Seen, SeenStep, StageKind, StepId, Stories, StoryDecision,
-    StoryEvent, StoryRef, decide_story,
+    AgentRule, BackOff, Ceilings, Edit, NewStory, Outcome, Pipeline, Role, Seen, SeenStep, Stage,
+    StageKind, StepId, Stories, StoryDecision, StoryEvent, StoryRef, Used, WorkRule, decide_story,
 };
-
-use crate::mind::{add, ended, new_story, pipeline, read, step, story};
-use crate::seeded::Rng;
 
 const STORIES: usize = 1000;
 const AGENTS: usize = 50;
@@ -20,15 +19,11 @@ const DECISIONS: usize = 2000;
 /// So often each is made.
 const TIMES: usize = 5;
 
-#[test]
-#[ignore = "a figure, for a release build"]
-fn figures() {
+fn main() {
     let mut told = Vec::new();
     for (name, instances) in [("50 busy, 950 waiting", 1), ("1,000 busy", 20)] {
         let mut stories = filled(instances);
-        let mut rng = Rng::new(1);
-        let mut times: Vec<Duration> =
-            (0..DECISIONS).map(|n| change(&mut stories, &mut rng, n)).collect();
+        let mut times: Vec<Duration> = (0..DECISIONS).map(|n| change(&mut stories, n)).collect();
         times.sort();
         told.push(line(&format!("a change, {name}"), &times));
     }
@@ -60,11 +55,17 @@ fn line(name: &str, times: &[Duration]) -> String {
 /// One project with all stories in one stage, the worst there is: all are looked at together.
 fn filled(instances: u32) -> Stories {
     let mut stories = Stories::default();
-    make_true(&mut stories, &read("p", many_agents(instances)));
+    let (project, pipeline) = ("p".into(), Arc::new(pipeline(instances)));
+    make_true(&mut stories, &StoryEvent::PipelineRead { project, pipeline });
     for n in 0..STORIES {
-        let mut new = new_story("current");
-        new.priority = (n % 7) as i32;
-        make_true(&mut stories, &add(&story("p", &n.to_string()), new));
+        let new = NewStory {
+            stage: "current".into(),
+            pinned: None,
+            depends_on: BTreeSet::new(),
+            priority: (n % 7) as i32,
+            ceilings: Ceilings::default(),
+        };
+        make_true(&mut stories, &StoryEvent::AddRequested { story: story(n), new });
     }
     for SeenStep { step, .. } in seen(&stories) {
         make_true(&mut stories, &StoryEvent::StepStarted(step));
@@ -72,40 +73,69 @@ fn filled(instances: u32) -> Stories {
     stories
 }
 
-fn many_agents(max_instances: u32) -> Pipeline {
-    let mut many = pipeline();
-    let names: Vec<String> = (0..AGENTS).map(|n| format!("agent-{n}")).collect();
-    let first = many.agents[0].clone();
-    many.agents.extend(names.iter().map(|name| AgentRule {
-        name: name.as_str().into(),
-        max_instances,
-        ..first.clone()
-    }));
-    if let StageKind::Work(rule) = &mut many.stages[1].kind {
-        rule.agents = names.iter().map(|name| name.as_str().into()).collect();
+fn story(n: usize) -> StoryRef {
+    StoryRef::new(&"p".into(), &n.to_string().as_str().into())
+}
+
+/// Two stages of work with all agents in each, two gates, and an end.
+fn pipeline(max_instances: u32) -> Pipeline {
+    let agents: Vec<AgentRule> = (0..AGENTS)
+        .map(|n| AgentRule {
+            name: format!("agent-{n}").as_str().into(),
+            role: Role::Coder,
+            max_instances,
+            provider: "provider".into(),
+            model: "model".into(),
+            resumes: true,
+        })
+        .collect();
+    let work = |next: &str| {
+        StageKind::Work(WorkRule {
+            agents: agents.iter().map(|agent| agent.name.clone()).collect(),
+            gates: 2,
+            merge: false,
+            next: next.into(),
+            on_failure: None,
+            max_runs: None,
+        })
+    };
+    let stage = |name: &str, kind| Stage { name: name.into(), kind };
+    Pipeline {
+        stages: vec![
+            stage("current", work("qa")),
+            stage("qa", work("done")),
+            stage("done", StageKind::Terminal { success: true }),
+        ],
+        agents,
+        max_retries: 3,
+        back_off: BackOff { first_ms: 1000, most_ms: 60_000 },
     }
-    many
 }
 
 fn seen(stories: &Stories) -> Vec<SeenStep> {
     let project = "p".into();
     let steps = stories.stories(&project).filter_map(|(id, known)| {
         let number = known.step.as_ref()?.number;
-        Some(SeenStep { step: step(&StoryRef::new(&project, id), number), stopping: false })
+        Some(SeenStep {
+            step: StepId { story: StoryRef::new(&project, id), number },
+            stopping: false,
+        })
     });
     steps.collect()
 }
 
 /// Somebody's step ends, mostly well, or somebody changes a priority; how long that was decided.
-fn change(stories: &mut Stories, rng: &mut Rng, n: usize) -> Duration {
+fn change(stories: &mut Stories, n: usize) -> Duration {
     let busy: Vec<StepId> = seen(stories).into_iter().map(|seen| seen.step).collect();
+    // Anybody, and another one each time.
+    let any = n.wrapping_mul(7919);
     let event = if n.is_multiple_of(5) {
-        let priority = Some(rng.below(1000) as i32);
-        let edit = kennel_supervisor::story::Edit { priority, ..Default::default() };
-        StoryEvent::EditRequested { story: story("p", &rng.below(STORIES).to_string()), edit }
+        let priority = Some((any % 1000) as i32);
+        let edit = Edit { priority, ..Edit::default() };
+        StoryEvent::EditRequested { story: story(any % STORIES), edit }
     } else {
-        let outcome = if rng.one_in(9) { Outcome::BaseMoved } else { Outcome::Success };
-        ended(rng.pick(&busy).clone(), outcome)
+        let (step, used, session) = (busy[any % busy.len()].clone(), Used::default(), None);
+        StoryEvent::StepEnded { step, outcome: Outcome::Success, used, session }
     };
     make_true(stories, &event)
 }
