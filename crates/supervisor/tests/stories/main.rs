@@ -5,8 +5,9 @@
 //! where that is said. Of requests: an id of somebody gone taken again; what others wait for
 //! removed; a move to the same stage; no stop after a hold, a move or a leaving; done forgotten in
 //! the archive (the model). Of what was seen: a start not believed; a refusal believed of who
-//! lives; a stray not recorded, or not waited for; a start for a held story after a crash;
-//! somebody left alone in another stage. Of ends: one believed that is about another stage;
+//! lives; a stray not recorded, not stopped, or not waited for; a start for a held story after a
+//! crash, a stop not said again; what could not be read taken for nothing (the model); somebody
+//! left alone in another stage. Of ends: one believed that is about another stage;
 //! commits thrown away, or gone on with though nothing gated them; one retry too many, in a stage
 //! or in all; a base that moves or a start that misfires for ever; a stop answered by a start; a
 //! lost step or stray taken for dead; drift kept quiet; success thrown away because a stop was
