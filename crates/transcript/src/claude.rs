@@ -64,7 +64,7 @@ impl State {
             ("assistant", Source::File { subagent }) => {
                 // What was cut off is recorded with the usage it began with.
                 let grade = match line.message.0.stop_reason {
-                    StopReason::Null => Grade::Placeholder,
+                    StopReason::Null => Grade::Cut,
                     StopReason::Given | StopReason::NotSaid => Grade::Recorded,
                 };
                 self.answer(&line, grade, subagent || line.is_subagent(), tell);

@@ -131,6 +131,8 @@ pub enum Grade {
     /// Told when the response began: input is right, output is not.
     #[default]
     Placeholder,
+    /// The same, kept on disk of a response that was cut off: nobody will ever tell better.
+    Cut,
     /// Told when the response ended.
     Streamed,
     /// What the client keeps on disk.

@@ -63,6 +63,8 @@ pub struct Tally {
     totals: u64,
     since_total: Sum,
     unconfirmed: u64,
+    /// Responses that were cut off: a total does not confirm them.
+    cut: u64,
     session: Option<String>,
     model: Option<String>,
     /// Standard output is in a form that can be read.
@@ -284,6 +286,7 @@ impl Tally {
             totals: 0,
             since_total: Sum::default(),
             unconfirmed: 0,
+            cut: 0,
             session: None,
             model: None,
             has_stdout: false,
@@ -352,7 +355,7 @@ impl Tally {
             tokens,
             usd,
             basis,
-            unconfirmed: self.unconfirmed,
+            unconfirmed: self.unconfirmed + self.cut,
             models: self.rows().filter(|row| row.is_used()).map(Row::as_use).collect(),
             session: self.session.clone(),
             model: self.model.clone().or_else(|| self.assumed_model.clone()),
@@ -509,6 +512,9 @@ impl Tally {
         if seen.after_total == self.totals {
             self.count_since_total(old, &seen);
         }
+        // A total has no more of those than we have.
+        self.cut -= u64::from(old.is_some_and(|old| old.grade == Grade::Cut));
+        self.cut += u64::from(seen.grade == Grade::Cut);
         self.has_recorded |= seen.grade == Grade::Recorded;
         self.usages.insert(name, seen);
         self.usage_names.insert(name_of(id), name);

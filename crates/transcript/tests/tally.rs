@@ -408,3 +408,19 @@ fn a_file_that_trails_does_not_take_back_the_final_answer() {
     tally.add(Source::Stdout, &turn(2));
     assert_eq!(tally.used().standing, Standing::Working);
 }
+
+#[test]
+fn a_response_that_was_cut_off_is_not_confirmed_by_a_total() {
+    let mut tally = tally(History::Fresh);
+    tally.add(OUT, &output("m1", Some("r1"), Grade::Placeholder, 1));
+    assert_eq!(tally.used().unconfirmed, 1);
+    tally.add(FILE, &output("m1", Some("r1"), Grade::Cut, 1));
+    assert_eq!(tally.used().unconfirmed, 1);
+    tally.add(OUT, &total(0.5));
+    assert_eq!(tally.used().unconfirmed, 1, "the total knows no more than we do");
+    tally.add(OUT, &output("m2", Some("r2"), Grade::Placeholder, 1));
+    tally.add(OUT, &total(0.6));
+    assert_eq!(tally.used().unconfirmed, 1, "that one was not cut off");
+    tally.add(FILE, &output("m1", Some("r1"), Grade::Recorded, 10));
+    assert_eq!(tally.used().unconfirmed, 0, "it was written to its end after all");
+}
