@@ -312,8 +312,9 @@ impl EventLoop {
     /// What is durable is shown: to those who ask, to those who wait, to those who follow.
     fn publish(&self, first: u64, entries: Vec<Entry>) {
         let mut lines = Vec::with_capacity(entries.len());
+        let mut runs = Vec::new();
         for (n, entry) in entries.into_iter().enumerate() {
-            let run = self.changed(&entry);
+            let run = self.changed(&entry, &runs);
             let fact = Arc::new(format::Fact::from(&entry.fact));
             let detail = entry.detail.of_a_line();
             lines.push(Line {
@@ -328,19 +329,24 @@ impl EventLoop {
             });
             if let Some(run) = run {
                 self.metrics.changed(&run, &lines[n]);
-                self.live.put(run);
+                runs.push(run);
             }
         }
-        self.feed.append(lines);
+        self.live.put_all(runs, || self.feed.append(lines));
     }
 
-    fn changed(&self, entry: &Entry) -> Option<KeptRun> {
+    /// The run of a fact after it, given what those before it in the same commit made of runs.
+    fn changed(&self, entry: &Entry, before: &[KeptRun]) -> Option<KeptRun> {
         let run = entry.fact.run()?;
         match (&entry.fact, &entry.detail) {
             (kennel_supervisor::Fact::Admitted { claim, .. }, Detail::Request(request)) => {
                 Some(KeptRun::admitted(run, claim, request.clone()))
             }
-            _ => Some(self.live.get(run.as_str())?.after(entry.state, &entry.detail)),
+            _ => {
+                let just = before.iter().rev().find(|known| &*known.id == run.as_str());
+                let known = just.cloned().or_else(|| self.live.get(run.as_str()))?;
+                Some(known.after(entry.state, &entry.detail))
+            }
         }
     }
 }

@@ -60,9 +60,18 @@ impl Live {
         }
     }
 
-    /// A run as it was just committed.
-    pub(crate) fn put(&self, run: KeptRun) {
+    /// Runs as they were just committed, in order. Whoever asks about them, or waits for them, has
+    /// an answer only after `tell` has told those who follow the journal: neither is ahead of the
+    /// other for anybody who asks both.
+    pub(crate) fn put_all(&self, changed: Vec<KeptRun>, tell: impl FnOnce()) {
         let mut runs = self.locked();
+        tell();
+        for run in changed {
+            Self::put(&mut runs, run);
+        }
+    }
+
+    fn put(runs: &mut HashMap<Arc<str>, watch::Sender<KeptRun>>, run: KeptRun) {
         if run.state == Standing::Dead {
             // Whoever waits still sees the last value.
             if let Some(known) = runs.remove(&run.id) {
