@@ -106,6 +106,8 @@ fn deaths(home: &Home) {
         for n in 0..followers {
             let tell = tell.clone();
             let path = home.path.join("state/socket");
+            // Those of the round before still follow, and each has a name of its own.
+            let n = followers * FOLLOWERS + n;
             std::thread::spawn(move || follow(&path, n, &tell));
         }
         for _ in 0..followers {
