@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
+use kennel_process::Connection;
 use kennel_tests::{PATIENCE, until};
 use serde_json::{Value, json};
 
@@ -406,6 +407,12 @@ say '{"type":"assistant","session_id":"s","message":{"id":"m","model":"claude-so
 echo
 info='"status":"rejected","resetsAt":2000000000,"rateLimitType":"five_hour"'
 say "{\"type\":\"rate_limit_event\",\"rate_limit_info\":{$info},\"session_id\":\"s\"}"
+until [ -e "$GATE.again" ]; do sleep 0.01; done
+say '{"type":"assistant","session_id":"s","message":{"id":"n","model":"claude-sonnet-5",
+"content":[],"usage":{"input_tokens":1,"output_tokens":1}}}' | tr -d '\n'
+echo
+until [ -e "$GATE.third" ]; do sleep 0.01; done
+say "{\"type\":\"rate_limit_event\",\"rate_limit_info\":{$info},\"session_id\":\"s\"}"
 sleep 1000
 "#;
 
@@ -427,10 +434,21 @@ fn an_agent_that_waits_or_is_not_served_is_told_of_once() {
     fs::write(&gate, "").expect("it can be made");
     let limited = follower.next_of("rate_limited");
     assert_eq!(limited["until"], "2033-05-18T03:33:20.000Z", "{limited}");
+    // It works again while nobody is there to see it, and is refused once more: that is news.
+    home.kill_daemon();
+    let gate = |name: &str| format!("{}.{name}", gate.display());
+    fs::write(gate("again"), "").expect("it can be made");
+    until("its keeper has heard that it works again", || {
+        let account = Connection::open(&home.run_dir(&run)).ok()?.status().ok()?.usage?;
+        account.contains("\"turns\":2").then_some(())
+    });
+    home.ok(&["ps"]);
+    fs::write(gate("third"), "").expect("it can be made");
+    assert_eq!(follower.next_of("rate_limited")["id"], format!("{run}/rate_limited/2"));
     home.ok(&["stop", &run]);
     let told = unread_of(&home, &run);
     let all: Vec<&Value> = told.iter().collect();
-    assert_eq!(kinds(&all), ["started", "waiting", "rate_limited", "ended"]);
+    assert_eq!(kinds(&all), ["started", "waiting", "rate_limited", "rate_limited", "ended"]);
     home.check();
 }
 

@@ -61,6 +61,8 @@ const LONGEST_STORE_PAUSE: Duration = Duration::from_secs(2);
 const OWED_PAUSE: Duration = Duration::from_millis(500);
 /// Events of one run that may be owed: a keeper tells a handful in its life.
 const MAX_OWED: usize = 16;
+/// How long an end waits to be shown until its output has been searched for what is watched.
+const SEARCH_BOUND: Duration = Duration::from_secs(2);
 /// What a keeper may say in one go before others get their turn.
 const HEARD_AT_ONCE: usize = 64;
 
@@ -307,8 +309,9 @@ struct Attending<'a> {
     owed: VecDeque<(Event, Detail)>,
     /// Who looks out for something in its output.
     lookout: Option<Lookout>,
-    /// What the agent was last said to be doing.
-    doing: Doing,
+    /// What the agent was last said to be doing. Not known after a restart: what was told of it
+    /// before, the mind knows.
+    doing: Option<Doing>,
 }
 
 impl<'a> Attending<'a> {
@@ -317,7 +320,7 @@ impl<'a> Attending<'a> {
             observer.charges.link(run.as_str(), known.request.parent.as_deref());
         }
         let lookout = Lookout::begin(observer, run);
-        let (leader, owed, doing) = (None, VecDeque::new(), Doing::default());
+        let (leader, owed, doing) = (None, VecDeque::new(), None);
         Self { observer, run, leader, owed, lookout, doing }
     }
 
@@ -380,7 +383,13 @@ impl<'a> Attending<'a> {
             Verdict::Lost(_) => Ending::Lost,
         };
         if let Some(lookout) = self.lookout.take() {
-            lookout.finish().await;
+            let mut search = std::pin::pin!(lookout.finish());
+            // Whoever waits for the end need not wait for a long search, nor for space.
+            if tokio::time::timeout(SEARCH_BOUND, &mut search).await.is_err() {
+                let detail = Detail::Ended(Arc::new(Ended::Recorded(end.clone())));
+                self.observer.foretell_end(self.run, ending, &detail);
+                search.await;
+            }
         }
         if let Cause::Limit(limit) | Cause::Oom(Some(limit)) = &end.cause {
             self.tell_limit_reached(limit.clone()).await?;
@@ -463,10 +472,10 @@ impl<'a> Attending<'a> {
         self.observer.live.used(self.run.as_str(), account);
         self.charge(Some(account));
         let doing = meter::doing(account);
-        if doing == self.doing {
+        if self.doing == Some(doing) {
             return Ok(());
         }
-        self.doing = doing;
+        self.doing = Some(doing);
         let event = Event::Noted { run: self.run.clone(), note: Note::Doing(doing) };
         self.tell(event, Detail::Nothing).await
     }

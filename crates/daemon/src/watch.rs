@@ -45,6 +45,8 @@ const MAX_TOLD_BYTES: usize = 1000;
 const PROMPT_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a keeper that could not be asked is asked again.
 const ASK_PAUSE: Duration = Duration::from_millis(500);
+/// How often the store is asked what was told before: for a minute.
+const STORE_TRIES: u32 = 120;
 /// How long a run's end may wait until what is left of its output has been looked at.
 const FINISH_BOUND: Duration = Duration::from_secs(60);
 
@@ -151,8 +153,10 @@ impl Lookout {
     /// The run has ended: returns when everything it wrote has been looked at.
     pub(crate) async fn finish(self) {
         self.over.send_replace(true);
+        let searching = self.task.abort_handle();
         if tokio::time::timeout(FINISH_BOUND, self.task).await.is_err() {
-            tracing::warn!("the end of an output was not searched: it is too long");
+            searching.abort();
+            tracing::warn!("the end of an output was not searched: it is too long, or has no room");
         }
     }
 }
@@ -199,9 +203,8 @@ impl Looking {
     /// Goes on behind what was told of the run before, if anything was.
     async fn resume(observer: Observer, run: RunId, known: &KeptRun) -> Option<Self> {
         let request = &known.request;
-        let store = observer.store.clone();
-        let matches = store.noted(run.as_str(), "watch_match").await.ok()?;
-        let beats = store.noted(run.as_str(), "heartbeat").await.ok()?;
+        let matches = told_before(&observer, &run, "watch_match").await?;
+        let beats = told_before(&observer, &run, "heartbeat").await?;
         let patterns = request.watch.iter().filter_map(|watch| {
             let regex = compiled(&watch.pattern).ok()?;
             let told = [0; STREAMS.len()];
@@ -400,6 +403,20 @@ impl Looking {
 fn cut(mut line: String) -> String {
     line.truncate(line.floor_char_boundary(MAX_TOLD_BYTES));
     line
+}
+
+/// What was told of a run before. A store that does not answer is asked again: without it nobody
+/// could look out.
+async fn told_before(observer: &Observer, run: &RunId, kind: &str) -> Option<Vec<Line>> {
+    for _ in 0..STORE_TRIES {
+        match observer.store.noted(run.as_str(), kind).await {
+            Ok(lines) => return Some(lines),
+            Err(e) => tracing::warn!(%run, "nobody looks out for it yet: {e}"),
+        }
+        tokio::time::sleep(ASK_PAUSE).await;
+    }
+    tracing::error!(%run, "nobody looks out for it: the store does not say what was told before");
+    None
 }
 
 fn offsets_of(line: &Line) -> Offsets {

@@ -117,33 +117,19 @@ pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
     let named = line.notice.as_ref()?;
     let mut notice = wire::Notice {
         seq: line.seq,
-        id: named.id.clone(),
         run: line.run.as_deref()?.to_owned(),
         slot: line.slot.as_deref().map(str::to_owned),
-        kind: kind_of(named.kind),
         at: line.at,
         quiet: named.quiet,
-        leader: None,
-        limit: None,
-        stuck_because: None,
-        survivors: Vec::new(),
-        until: None,
-        watch: None,
-        end: None,
-        proof: None,
-        usage: None,
         tail: line.tail.as_deref().cloned(),
-        through: None,
+        ..beside(named.id.clone(), kind_of(named.kind))
     };
     match &*line.detail {
         Detail::Nothing | Detail::Request(_) | Detail::Exited(_) | Detail::Heartbeat(_) => {}
         Detail::Started(started) => {
             notice.leader = Some(wire::Process { pid: started.leader.pid });
         }
-        Detail::Limit(limit) => {
-            let (kind, used, max) = (limit.kind.clone(), limit.used, limit.max);
-            notice.limit = Some(wire::Limit { kind, used, max });
-        }
+        Detail::Limit(limit) => notice.limit = Some(limit_of(limit)),
         Detail::Stuck(stuck) => {
             notice.stuck_because = Some(stuck.reason.clone());
             notice.survivors = survivors_of(stuck);
@@ -172,7 +158,7 @@ pub(crate) fn test_notice(id: &str) -> wire::Notice {
     beside(id.to_owned(), wire::NoticeKind::Test)
 }
 
-/// What is told like a notice and is in no journal.
+/// A notice of which nothing is said yet: what is in no journal is told like this.
 fn beside(id: String, kind: wire::NoticeKind) -> wire::Notice {
     wire::Notice {
         seq: 0,
