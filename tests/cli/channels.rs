@@ -260,6 +260,36 @@ fn a_channel_begins_when_it_is_written_and_keeps_its_place_when_it_is_changed() 
 }
 
 #[test]
+fn a_channel_that_missed_something_tells_so_first_whatever_it_wants_to_hear_of() {
+    let home = Home::new();
+    let receiver = Receiver::new();
+    configure(&home, &webhook(&receiver, ENDS));
+    home.ok(&["channels"]);
+    let told = home.start(&["--", "true"]);
+    assert_eq!(receiver.wait(1)[0].key(), ended(&told));
+    done(&home, "hook");
+    configure(&home, "");
+    home.ok(&["channels"]);
+    let missed = home.start(&["--", "true"]);
+    home.ok(&["wait", &missed]);
+    home.ok(&["down"]);
+    // Longer than its patience has passed.
+    home.sql("UPDATE run SET ended_ms = 1; UPDATE consumer SET acked_ms = 1");
+    let up = home.up(&["--keep-age", "1h"]);
+    until("it is removed", || (home.kennel(&["show", &missed]).code != 0).then_some(()));
+    configure(&home, &webhook(&receiver, ENDS));
+    home.ok(&["channels"]);
+    let new = home.start(&["--", "true"]);
+    let posts = receiver.wait(3);
+    assert_eq!(posts[1].header("kennel-event"), Some("lagged"));
+    assert_eq!(posts[2].key(), ended(&new));
+    done(&home, "hook");
+    assert_eq!(receiver.posts().len(), 3, "it is told once");
+    home.check();
+    drop(up);
+}
+
+#[test]
 fn notices_leave_this_machine_only_for_who_says_so() {
     let home = Home::new();
     for url in ["http://0.0.0.0:9/", "http://192.0.2.1/", "http://h.example/"] {

@@ -23,15 +23,24 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The size of a small disk: some dozen runs fit, and the store, whose log grows to 4 MB.
 const DISK: &str = "12m";
 
-/// A home on a small disk, if this is the second time, inside.
-fn inside(test: &str) -> Option<(Home, PathBuf)> {
+/// The small disk, if this is the second time, inside. A test goes by its path in this binary.
+pub(crate) fn inside(test: &str) -> Option<PathBuf> {
     let again = std::env::var(AGAIN).is_ok_and(|name| name == test);
-    again.then(|| (Home::new(), std::env::temp_dir()))
+    again.then(std::env::temp_dir)
+}
+
+/// The same, for a test of this file, with a home there.
+fn home_inside(test: &str) -> Option<(Home, PathBuf)> {
+    inside(&own(test)).map(|place| (Home::new(), place))
+}
+
+fn own(test: &str) -> String {
+    format!("faults::{test}")
 }
 
 /// Runs one test of this binary again where the directory of temporary files is a small disk. The
 /// mount is gone with the last process in there.
-fn on_a_small_disk(test: &str) {
+pub(crate) fn on_a_small_disk(test: &str) {
     let flags = if are_root() { "-m" } else { "-Urm" };
     let place = std::env::temp_dir().join(format!("kd-{}-{}", std::process::id(), test.len()));
     fs::create_dir(&place).expect("it can be made");
@@ -62,7 +71,7 @@ impl Drop for Removed {
 /// Runs one test of this binary again by way of a command, and fails as it fails.
 fn again(test: &str, mut command: Command) {
     let output = command
-        .args([&format!("faults::{test}"), "--exact", "--nocapture", "--test-threads=1"])
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(AGAIN, test)
         .stdin(Stdio::null())
         .output()
@@ -74,10 +83,10 @@ fn again(test: &str, mut command: Command) {
 }
 
 /// Fills a disk to its last page, and keeps it full until it is dropped.
-struct Full(PathBuf);
+pub(crate) struct Full(PathBuf);
 
 impl Full {
-    fn disk(place: &Path) -> Self {
+    pub(crate) fn disk(place: &Path) -> Self {
         Self::but_for(place, 0)
     }
 
@@ -153,7 +162,7 @@ fn dead(home: &Home, run: &str) -> Value {
 #[test]
 fn a_full_disk_refuses_starts_and_keeps_neither_ends_nor_stops_from_being_known() {
     let test = "a_full_disk_refuses_starts_and_keeps_neither_ends_nor_stops_from_being_known";
-    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    let Some((home, place)) = home_inside(test) else { return on_a_small_disk(&own(test)) };
     let (by_itself, sign) = until_told(&home, "itself", 7);
     let stubborn = agent("ignore_term").to_string_lossy().into_owned();
     let asked = home.start(&["--slot", "asked", "--", "sleep", "1000"]);
@@ -204,7 +213,7 @@ fn a_full_disk_refuses_starts_and_keeps_neither_ends_nor_stops_from_being_known(
 #[test]
 fn a_disk_that_fills_up_during_a_start_refuses_it_at_once_or_lets_it_run() {
     let test = "a_disk_that_fills_up_during_a_start_refuses_it_at_once_or_lets_it_run";
-    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    let Some((home, place)) = home_inside(test) else { return on_a_small_disk(&own(test)) };
     home.ok(&["ps"]);
     let (mut refused, mut started) = (0, 0);
     // A start needs some dozen pages: the disk is full at each of its writes in turn.
@@ -238,7 +247,7 @@ fn a_disk_that_fills_up_during_a_start_refuses_it_at_once_or_lets_it_run() {
 #[test]
 fn a_daemon_that_is_killed_on_a_full_disk_is_replaced_or_says_why_not() {
     let test = "a_daemon_that_is_killed_on_a_full_disk_is_replaced_or_says_why_not";
-    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    let Some((home, place)) = home_inside(test) else { return on_a_small_disk(&own(test)) };
     let (by_itself, sign) = until_told(&home, "itself", 3);
     let stays = home.start(&["--slot", "stays", "--", "sleep", "1000"]);
     let leader = home.show(&stays)["leader"]["pid"].clone();
@@ -277,7 +286,7 @@ fn a_daemon_that_is_killed_on_a_full_disk_is_replaced_or_says_why_not() {
 #[test]
 fn a_read_only_home_is_named_and_writable_again_it_works() {
     let test = "a_read_only_home_is_named_and_writable_again_it_works";
-    let Some((home, place)) = inside(test) else { return on_a_small_disk(test) };
+    let Some((home, place)) = home_inside(test) else { return on_a_small_disk(&own(test)) };
     assert_eq!(home.kennel(&["run", "--", "true"]).code, 0);
     home.down();
     let remount = |how: &str| {

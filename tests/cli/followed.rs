@@ -266,8 +266,14 @@ fn who_waits_for_a_person_or_a_service_is_not_idle_nor_is_who_may_still_finish()
     let approval = r#"{"type":"control_request","request":{"subtype":"can_use_tool"}}"#;
     let refused = format!(r#"{{"type":"rate_limit_event","rate_limit_info":{{{reset}}}}}"#);
     let result = r#"{"type":"result","subtype":"success","is_error":false,"result":"x"}"#;
+    let tool = concat!(
+        r#"{"type":"assistant","message":{"id":"t","model":"claude-sonnet-5","content":[{"type":"#,
+        r#""tool_use","id":"u","name":"Bash","input":{}}],"usage":{"output_tokens":1}}}"#
+    );
     for (said, ours, standing, ends) in [
-        (approval, &["--idle", "500ms"][..], "waiting", None),
+        (tool, &["--idle", "500ms"][..], "working", None),
+        (tool, &["--idle", "500ms", "--idle-tools"], "working", Some("idle")),
+        (approval, &["--idle", "500ms"], "waiting", None),
         (&refused, &["--idle", "500ms"], "rate_limited", None),
         (result, &["--idle", "500ms", "--finish", "1h"], "finishing", None),
         (result, &["--idle", "1h", "--finish", "500ms"], "finishing", Some("finish")),

@@ -42,8 +42,9 @@ impl Home {
     pub(crate) fn new() -> Self {
         let n = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("kn-{}-{n}", std::process::id()));
-        fs::create_dir_all(path.join("work")).expect("it can be made");
-        Self { path, env: Vec::new(), user: None }
+        let home = Self { path, env: Vec::new(), user: None };
+        fs::create_dir_all(home.work()).expect("it can be made");
+        home
     }
 
     /// The one that another process of this test made and did not come to remove.
@@ -73,8 +74,10 @@ impl Home {
         self.path.join("state")
     }
 
+    /// Where commands are run. Called as no other home's: runs of stories are named after their
+    /// repository's directory, and what two homes call the same could not be told apart.
     pub(crate) fn work(&self) -> PathBuf {
-        self.path.join("work")
+        self.path.join(self.path.file_name().expect("it has a name"))
     }
 
     pub(crate) fn run_dir(&self, run: &str) -> PathBuf {

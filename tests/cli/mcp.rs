@@ -418,6 +418,55 @@ fn an_agent_sees_and_stops_only_what_it_started() {
 }
 
 #[test]
+fn an_agent_is_told_its_notices_at_once_however_many_came_before_it() {
+    let home = Home::new();
+    let other = home.start(&["--", "true"]);
+    home.kennel(&["wait", &other]);
+    home.ok(&["down"]);
+    // Each looked at for itself would take minutes.
+    home.sql(&format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
+         INSERT INTO journal (at_ms, run, fact, detail, notice) \
+         SELECT 1, '{other}', '{{\"noted\":{{\"heartbeat\":' || i || '}}}}', \
+             '{{\"heartbeat\":{{\"stdout\":0,\"stderr\":0,\"terminal\":0}}}}', \
+             '{other}/heartbeat/' || i FROM n"
+    ));
+    let (agent, mut inside) = agent(&home, "agent", "MCP");
+    let child = inside.start(json!({"command": "true"}));
+    inside.call("wait", json!({"runs": [child]}));
+    let told = inside.call("notices", json!({}));
+    let kinds: Vec<&Value> =
+        told["notices"].as_array().expect("a list").iter().map(|notice| &notice["id"]).collect();
+    assert_eq!(kinds, [&format!("{child}/started/1"), &format!("{child}/ended/1")]);
+    drop(inside);
+    home.kennel(&["stop", &agent]);
+    // They are no facts of the run's own life, which the checker would miss.
+    home.sql("DELETE FROM journal WHERE notice LIKE '%/heartbeat/%'");
+    home.check();
+}
+
+#[test]
+fn who_comes_from_a_run_that_is_over_is_not_taken_for_the_user() {
+    let mut home = Home::new();
+    let other = home.start(&["--", "sleep", "1000"]);
+    let gone = home.start(&["--", "true"]);
+    home.kennel(&["wait", &gone]);
+    home.set("KENNEL_RUN", &gone);
+    let mut left_behind = Client::outside(&home);
+    assert_eq!(left_behind.call("list", json!({}))["runs"], json!([]));
+    let why = left_behind.refused("stop", json!({"runs": [other]}), "not_yours");
+    assert!(why.contains("not started by the run you are in"), "{why}");
+    let why = left_behind.refused("start", json!({"command": "true"}), "parent_ending");
+    assert!(why.contains(&gone), "{why}");
+    // A name that was never a run's says nothing.
+    home.set("KENNEL_RUN", "nobody");
+    let mut user = Client::outside(&home);
+    assert_eq!(user.call("stop", json!({"runs": [other]}))["all_dead"], true);
+    drop((left_behind, user));
+    home.check();
+}
+
+#[test]
 fn calls_under_way_are_answered_when_the_daemon_dies_and_the_next_one_is_found() {
     let home = Home::new();
     let mut client = Client::outside(&home);

@@ -434,7 +434,9 @@ fn an_agent_that_waits_or_is_not_served_is_told_of_once() {
     fs::write(&gate, "").expect("it can be made");
     let limited = follower.next_of("rate_limited");
     assert_eq!(limited["until"], "2033-05-18T03:33:20.000Z", "{limited}");
-    // It works again while nobody is there to see it, and is refused once more: that is news.
+    // It works again while nobody is there to see it, and is refused once more: that is news. Who
+    // follows would have a daemon started that sees it.
+    drop(follower);
     home.kill_daemon();
     let gate = |name: &str| format!("{}.{name}", gate.display());
     fs::write(gate("again"), "").expect("it can be made");
@@ -442,13 +444,57 @@ fn an_agent_that_waits_or_is_not_served_is_told_of_once() {
         let account = Connection::open(&home.run_dir(&run)).ok()?.status().ok()?.usage?;
         account.contains("\"turns\":2").then_some(())
     });
-    home.ok(&["ps"]);
+    let follower = Follower::of(&home, &["--consumer", "d"]);
+    until("the next daemon has seen that it works", || {
+        (home.show(&run)["usage"]["turns"] == 2).then_some(())
+    });
     fs::write(gate("third"), "").expect("it can be made");
+    assert_eq!(follower.next_of("rate_limited")["id"], format!("{run}/rate_limited/1"));
     assert_eq!(follower.next_of("rate_limited")["id"], format!("{run}/rate_limited/2"));
     home.ok(&["stop", &run]);
     let told = unread_of(&home, &run);
     let all: Vec<&Value> = told.iter().collect();
     assert_eq!(kinds(&all), ["started", "waiting", "rate_limited", "rate_limited", "ended"]);
+    home.check();
+}
+
+#[test]
+fn a_line_that_comes_in_two_goes_with_a_long_pause_is_one_line() {
+    let home = Home::new();
+    let gate = home.truth("gate");
+    let script =
+        format!("printf FAI; until [ -e {} ]; do sleep 0.01; done; echo LED", gate.display());
+    let follower = Follower::of(&home, &["--consumer", "c"]);
+    let args = ["--watch", "FAILED", "--watch", "^FAI", "--", "sh", "-c", &script];
+    let run = home.start(&args);
+    let first = follower.next_of("watch_match");
+    assert_eq!(
+        (&first["watch"]["pattern"], &first["watch"]["line"]),
+        (&json!("^FAI"), &json!("FAI"))
+    );
+    fs::write(&gate, "").expect("it can be made");
+    let second = follower.next_of("watch_match");
+    let watch = &second["watch"];
+    assert_eq!((&watch["pattern"], &watch["line"]), (&json!("FAILED"), &json!("FAILED")));
+    assert_eq!(follower.next_of("ended")["run"], run);
+    let told = unread_of(&home, &run);
+    let all: Vec<&Value> = told.iter().collect();
+    assert_eq!(kinds(&all), ["started", "watch_match", "watch_match", "ended"]);
+    home.check();
+}
+
+#[test]
+fn a_place_that_a_new_journal_has_not_come_to_is_refused_and_not_waited_at() {
+    let home = Home::new();
+    home.kennel(&["run", "--", "true"]);
+    let newest = home.ask("GET", "/v1/notices?after=0", "").1["next"].as_u64().expect("a number");
+    for what in ["notices", "events"] {
+        let (status, said) = home.ask("GET", &format!("/v1/{what}?after={newest}"), "");
+        assert_eq!(status, 200, "{said}");
+        let (status, said) = home.ask("GET", &format!("/v1/{what}?after={}", newest + 1), "");
+        assert_eq!((status, &said["error"]["code"]), (410, &json!("journal_begun_anew")), "{said}");
+    }
+    assert_eq!(home.kennel(&["notices", "--after", "999999"]).code, 1);
     home.check();
 }
 

@@ -40,11 +40,11 @@ const USED: Tokens = Tokens {
     cache_write_5m: 3000,
     cache_write_1h: 1000,
 };
-const CLAUDE_USD: f64 = 0.0225;
-const CODEX_USD: f64 = 0.015;
+pub(crate) const CLAUDE_USD: f64 = 0.0225;
+pub(crate) const CODEX_USD: f64 = 0.015;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Client {
+pub(crate) enum Client {
     Claude,
     Codex,
 }
@@ -74,7 +74,7 @@ impl Client {
 }
 
 /// Runs the body of a test in a network of its own, or says why not.
-fn alone<F: FnOnce(&Path)>(client: Client, test: F) {
+pub(crate) fn alone<F: FnOnce(&Path)>(client: Client, test: F) {
     if let Some(program) = std::env::var_os(INSIDE) {
         return test(Path::new(&program));
     }
@@ -131,20 +131,20 @@ fn run_inside(name: &str, program: &Path) {
 }
 
 /// What a test has in its closed network.
-struct World {
-    home: Home,
-    model: Model,
+pub(crate) struct World {
+    pub(crate) home: Home,
+    pub(crate) model: Model,
     client: Client,
-    program: String,
+    pub(crate) program: String,
 }
 
 /// The word in the command line of everything a tool starts here, and of nothing else.
-fn mark() -> String {
+pub(crate) fn mark() -> String {
     format!("4000.{}", std::process::id())
 }
 
 impl World {
-    fn new(client: Client, program: &Path, scripts: Vec<(&str, Vec<Step>)>) -> Self {
+    pub(crate) fn new(client: Client, program: &Path, scripts: Vec<(&str, Vec<Step>)>) -> Self {
         let mut home = Home::new();
         let model = Model::start(scripts).expect("loopback is there");
         let own = home.path().join("agent");
@@ -247,12 +247,12 @@ echo left
     }
 
     /// What the tools have told so far.
-    fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         let text = fs::read_to_string(self.home.truth("tools")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    fn wait_for(&self, word: &str) {
+    pub(crate) fn wait_for(&self, word: &str) {
         until(&format!("a tool tells {word:?}"), || {
             self.told().iter().any(|told| told == word).then_some(())
         });
@@ -267,7 +267,7 @@ echo left
         });
     }
 
-    fn over(&self, run: &str) -> Value {
+    pub(crate) fn over(&self, run: &str) -> Value {
         until("the run is over", || {
             let shown = self.home.show(run);
             (shown["state"] == "dead").then_some(shown)
@@ -276,7 +276,7 @@ echo left
 
     /// What has to be true after every end: nothing that a tool started is left, whether it carries
     /// our mark or not, and nobody asks the model anything any more.
-    fn check_gone(&self, run: &Value) {
+    pub(crate) fn check_gone(&self, run: &Value) {
         assert!(run["proof"].is_object(), "{run}");
         assert_eq!(carriers_of_mark(), Vec::<String>::new(), "{run}");
         let calls = self.model.calls().len();
@@ -294,7 +294,7 @@ echo left
 }
 
 /// Every process with the mark of our tools in its command line.
-fn carriers_of_mark() -> Vec<String> {
+pub(crate) fn carriers_of_mark() -> Vec<String> {
     let mark = mark();
     let entries = fs::read_dir("/proc").expect("it is there").flatten();
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -302,7 +302,7 @@ fn carriers_of_mark() -> Vec<String> {
     lines.filter(|line| line.contains(&mark)).collect()
 }
 
-fn using(text: &str) -> Answer {
+pub(crate) fn using(text: &str) -> Answer {
     answer(text).used(USED)
 }
 
@@ -522,28 +522,31 @@ fn claude_that_waits_to_try_again_is_not_idle() {
     });
 }
 
+/// What the service sends to who has a subscription, and used it up until then.
+pub(crate) fn refused_until(seconds: u64, times: u32) -> Refusal {
+    let until_then = seconds.to_string();
+    let header =
+        |name: &str, value: &str| (format!("anthropic-ratelimit-unified-{name}"), value.to_owned());
+    Refusal {
+        status: 429,
+        kind: "rate_limit_error",
+        headers: vec![
+            header("status", "rejected"),
+            header("reset", &until_then),
+            header("representative-claim", "five_hour"),
+            header("5h-status", "rejected"),
+            header("5h-reset", &until_then),
+            header("5h-utilization", "1.0"),
+        ],
+        times,
+    }
+}
+
 #[test]
 fn claude_that_is_refused_until_a_time_says_until_when() {
     alone(Client::Claude, |program| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-        let until_then = (now + 3600).to_string();
-        // What the service sends to who has a subscription.
-        let header = |name: &str, value: &str| {
-            (format!("anthropic-ratelimit-unified-{name}"), value.to_owned())
-        };
-        let refusal = Refusal {
-            status: 429,
-            kind: "rate_limit_error",
-            headers: vec![
-                header("status", "rejected"),
-                header("reset", &until_then),
-                header("representative-claim", "five_hour"),
-                header("5h-status", "rejected"),
-                header("5h-reset", &until_then),
-                header("5h-utilization", "1.0"),
-            ],
-            times: u32::MAX,
-        };
+        let refusal = refused_until(now + 3600, u32::MAX);
         let steps = vec![using("I begin.").shell("echo one").step(), Step::Refuse(refusal)];
         let mut world = World::new(Client::Claude, program, vec![("refused", steps)]);
         world.home.set("ANTHROPIC_API_KEY", "");

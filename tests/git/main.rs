@@ -7,6 +7,7 @@ mod crash;
 mod merge;
 mod places;
 mod prepare;
+mod projects;
 mod remove;
 mod save;
 mod world;

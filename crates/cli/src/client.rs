@@ -74,9 +74,28 @@ impl Client {
         self.request("POST", path, &encode(body)?, TRIES)?.json()
     }
 
+    /// The same, where nothing is answered.
+    pub(crate) fn tell(&self, path: &str, body: &impl Serialize) -> Result<(), Failure> {
+        self.request("POST", path, &encode(body)?, TRIES).map(drop)
+    }
+
+    /// Has something changed.
+    pub(crate) fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.request("PATCH", path, &encode(body)?, TRIES)?.json()
+    }
+
     /// Has something removed.
     pub(crate) fn delete(&self, path: &str) -> Result<(), Failure> {
         self.request("DELETE", path, b"", TRIES).map(drop)
+    }
+
+    /// Has something removed, and is told what came of it.
+    pub(crate) fn delete_for<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.request("DELETE", path, b"", TRIES)?.json()
     }
 
     /// Hands over bytes, which must not be taken twice: asked again only if nobody can have heard.
@@ -277,13 +296,18 @@ impl Reply {
 
 /// A part of a path, with everything that means something in one escaped.
 pub(crate) fn segment(name: &str) -> String {
+    escaped(name.as_bytes())
+}
+
+/// The same of what need not be text.
+pub(crate) fn escaped(name: &[u8]) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
             char::from(byte).to_string()
         }
         _ => format!("%{byte:02X}"),
     };
-    name.bytes().map(escape).collect()
+    name.iter().copied().map(escape).collect()
 }
 
 fn encode(body: &impl Serialize) -> Result<Vec<u8>, Failure> {

@@ -1,7 +1,8 @@
 //! Errors for people and scripts: code, sentence, hint, exit code. Owns the exit codes.
 //!
-//! 0 fine; 1 failed; 2 wrong usage; 3 no such run; 4 refused; 5 no daemon; 124 time-out. `run` and
-//! `wait` pass the agent's own code on; theirs are 125, 126 and 127, as `env` and `timeout` do.
+//! 0 fine; 1 failed; 2 wrong usage; 3 no such run or story; 4 refused; 5 no daemon; 124 time-out.
+//! `run` and `wait` pass the agent's own code on; theirs are 125, 126 and 127, as `env` and
+//! `timeout` do.
 
 use std::process::ExitCode;
 
@@ -48,7 +49,8 @@ impl Failure {
     /// From an error of the API.
     pub(crate) fn from_wire(error: wire::Error) -> Self {
         let exit = match error.code.as_str() {
-            "run_not_found" | "ambiguous_run" | "agent_not_found" | "channel_not_found" => {
+            "run_not_found" | "ambiguous_run" | "agent_not_found" | "channel_not_found"
+            | "story_not_found" | "stage_not_found" | "config_not_found" | "not_a_repository" => {
                 NOT_FOUND
             }
             "slot_taken"
@@ -61,6 +63,14 @@ impl Failure {
             | "agent_busy"
             | "config_untrusted"
             | "config_invalid"
+            | "dependency_not_found"
+            | "dependency_cycle"
+            | "story_held"
+            | "story_ended"
+            | "story_at_ceiling"
+            | "story_leaving"
+            | "story_needed"
+            | "story_gone"
             | "shutting_down"
             | "lost"
             | "no_input"

@@ -26,7 +26,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use client::Client;
 use commands::{
     attach, channels, config, daemon, doctor, generate, limits, list, logs, mcp, notices, run,
-    send, service, show, stop, usage, wait,
+    send, service, show, stop, story, usage, wait,
 };
 use error::Failure;
 use output::Out;
@@ -55,6 +55,7 @@ enum Command {
     Wait(wait::WaitArgs),
     Stop(stop::StopArgs),
     Kill(stop::KillArgs),
+    Story(Box<story::StoryArgs>),
     Notices(notices::NoticesArgs),
     Ack(notices::AckArgs),
     Consumers(notices::ConsumersArgs),
@@ -101,6 +102,7 @@ fn perform(command: Command, out: &Out) -> Result<u8, Failure> {
         Command::Wait(args) => wait::wait(&args, &client()?, out),
         Command::Stop(args) => stop::stop(&args, &client()?, out),
         Command::Kill(args) => stop::kill(&args, &client()?, out),
+        Command::Story(args) => story::story(*args, &client()?, out),
         Command::Notices(args) => notices::notices(&args, &client()?, out),
         Command::Ack(args) => notices::ack(&args, &client()?, out),
         Command::Consumers(args) => notices::consumers(&args, &client()?, out),

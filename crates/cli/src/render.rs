@@ -114,7 +114,12 @@ pub(crate) fn notice(notice: &wire::Notice) -> String {
     let wire::Notice { seq, at, run, slot, .. } = notice;
     let slot = slot.as_ref().filter(|slot| *slot != run);
     let slot = slot.map(|slot| format!(" ({slot})")).unwrap_or_default();
-    let mut text = format!("{seq:>6}  {at}  {run}{slot}: {}", notice_words(notice));
+    let who = match &notice.story {
+        Some(story) => story.clone(),
+        None if run.is_empty() => "kennel".to_owned(),
+        None => format!("{run}{slot}"),
+    };
+    let mut text = format!("{seq:>6}  {at}  {who}: {}", notice_words(notice));
     for survivor in &notice.survivors {
         let wire::Survivor { pid, name, state, reason, .. } = survivor;
         let _ = write!(text, "\n  left: {pid} {name} (state {state}), which {reason}");
@@ -130,11 +135,14 @@ pub(crate) fn notice(notice: &wire::Notice) -> String {
             let _ = write!(text, "\n  {name} | {}", visible(line));
         }
     }
+    if tails.unsearched {
+        text.push_str("\n  its output is too long to be searched to the end for what is watched");
+    }
     text
 }
 
 /// Output quoted on a terminal must not be able to steer it.
-fn visible(line: &str) -> String {
+pub(crate) fn visible(line: &str) -> String {
     line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
@@ -170,6 +178,15 @@ fn notice_words(notice: &wire::Notice) -> String {
         wire::NoticeKind::Heartbeat => "goes on".to_owned(),
         wire::NoticeKind::Ended | wire::NoticeKind::Settled => {
             notice.end.as_ref().map_or_else(|| "ended".to_owned(), |end| end_words(end, ""))
+        }
+        wire::NoticeKind::StoryMoved
+        | wire::NoticeKind::StoryDone
+        | wire::NoticeKind::StoryRetried
+        | wire::NoticeKind::StorySentBack
+        | wire::NoticeKind::StoryBlocked
+        | wire::NoticeKind::StoryGone
+        | wire::NoticeKind::ProviderPaused => {
+            notice.message.as_deref().map_or_else(|| "?".to_owned(), visible)
         }
         wire::NoticeKind::Lagged => match notice.through {
             Some(through) => format!("notices up to {through} are not kept any more"),
@@ -232,21 +249,34 @@ pub(crate) struct Style {
 pub(crate) fn table(runs: &[wire::Run], now: Time, style: Style) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(runs.iter().map(|run| row(run, now)));
+    let colour = |n: usize| runs.get(n).map(|run| state_colour(run.state));
+    aligned(&rows, style, STATE_COLUMN, colour)
+}
+
+/// Cells under each other, below a heading; in one column each has the colour of its line, counted
+/// from the first below the heading.
+pub(crate) fn aligned<const N: usize>(
+    rows: &[[String; N]],
+    style: Style,
+    column: usize,
+    colour: impl Fn(usize) -> Option<&'static str>,
+) -> String {
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let before: usize = widths[..column].iter().map(|width| width + 2).sum();
     let mut lines = Vec::with_capacity(rows.len());
     for (n, row) in rows.iter().enumerate() {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         let line = cells.collect::<Vec<_>>().join("  ").trim_end().to_owned();
-        let mut line = match style.width {
+        let line = match style.width {
             Some(width) => cut(&line, width),
             None => line,
         };
-        if let Some(run) = runs.get(n.wrapping_sub(1)).filter(|_| style.colour) {
-            let before: usize = widths[..STATE_COLUMN].iter().map(|width| width + 2).sum();
-            line = coloured(&line, before, run.state);
-        }
-        lines.push(line);
+        let painted = n.checked_sub(1).and_then(&colour).filter(|_| style.colour);
+        lines.push(match painted {
+            Some(colour) => coloured(&line, before, &row[column], colour),
+            None => line,
+        });
     }
     lines.join("\n")
 }
@@ -288,15 +318,23 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().take(width.saturating_sub(1)).chain(['~']).collect()
 }
 
-/// The word at a column in the colour of its state.
-fn coloured(line: &str, column: usize, state: wire::State) -> String {
-    let colour = match state {
-        wire::State::Running => "\x1b[32m",
-        wire::State::Starting | wire::State::Stopping => "\x1b[33m",
-        wire::State::Stuck => "\x1b[1;31m",
-        wire::State::Dead => "\x1b[2m",
-    };
-    let word = state_word(state);
+/// What goes on, what changes, what somebody has to look at, and what is over.
+pub(crate) const GREEN: &str = "\x1b[32m";
+const YELLOW: &str = "\x1b[33m";
+pub(crate) const RED: &str = "\x1b[1;31m";
+pub(crate) const DIM: &str = "\x1b[2m";
+
+fn state_colour(state: wire::State) -> &'static str {
+    match state {
+        wire::State::Running => GREEN,
+        wire::State::Starting | wire::State::Stopping => YELLOW,
+        wire::State::Stuck => RED,
+        wire::State::Dead => DIM,
+    }
+}
+
+/// The word at a column in a colour.
+fn coloured(line: &str, column: usize, word: &str, colour: &str) -> String {
     let at = line.char_indices().nth(column).map(|(at, _)| at);
     match at.filter(|at| line[*at..].starts_with(word)) {
         Some(at) => {

@@ -38,6 +38,7 @@ fn facts(n: usize) -> [Entry; FACTS_PER_RUN] {
         agent: None,
         limits_from: Default::default(),
         notes: Vec::new(),
+        step: None,
         grace_ms: 10_000,
         on_exit: kennel_process::OnExit::Sweep,
         at_ms: 1_800_000_000_000,
@@ -98,6 +99,7 @@ pub fn bare(file: &Path, runs: usize, at_once: usize) -> Duration {
                 Detail::Request(request) => text(&**request),
                 Detail::Ended(ended) => text(&**ended),
                 other @ (Detail::Nothing
+                | Detail::Shutdown
                 | Detail::Started(_)
                 | Detail::Exited(_)
                 | Detail::Limit(_)

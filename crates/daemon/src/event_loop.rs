@@ -12,7 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kennel_process::Spec;
-use kennel_supervisor::{Before, Decision, Effect, Event, Refusal, State, decide};
+use kennel_supervisor::story::{
+    Seen, StepId, Stories, StoryDecision, StoryEvent, StoryFact, StoryRef, StoryRefusal,
+    decide_story,
+};
+use kennel_supervisor::{Before, Decision, Effect, Event, Fact, Refusal, State, decide};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::feed::Feed;
@@ -20,12 +24,16 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::notice::Named;
 use crate::perform::Performer;
+use crate::random::new_run_id;
 use crate::store::channel::Mark;
 use crate::store::consumer::{Ack, Place};
 use crate::store::format::{self, Detail};
 use crate::store::kept::{KeptRun, Standing};
 use crate::store::retention::Bounds;
-use crate::store::{Entry, Line, StoreError, Writer};
+use crate::store::{Entry, Line, MARK_LETTERS, StoreError, StoryEntry, StoryWords, Writer};
+use crate::story::hands::Hands;
+use crate::story::now::StoriesNow;
+use crate::story::{clock, errand};
 use crate::tail::Tails;
 use crate::time::Time;
 
@@ -43,8 +51,13 @@ pub(crate) struct Input {
     tail: Option<Arc<Tails>>,
     /// What to start, if the event asks for a run. Never stored: it holds the environment.
     spec: Option<Box<Spec>>,
+    /// True if it becomes durable with the one before it, or neither does.
+    joined: bool,
     reply: oneshot::Sender<Result<Outcome, Arc<StoreError>>>,
 }
+
+/// An event with its detail, and the end of the run's output if it is told with one.
+pub(crate) type Said = (Event, Detail, Option<Arc<Tails>>);
 
 /// What came of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +67,26 @@ pub(crate) enum Outcome {
     Done,
     AlreadySo,
     Refused(Refusal),
+}
+
+/// An event of stories, the words that are kept with it, and who wants to know what came of it.
+#[derive(Debug)]
+struct StoryInput {
+    event: StoryEvent,
+    words: Option<StoryWords>,
+    reply: StoryReply,
+}
+
+type StoryReply = oneshot::Sender<Result<StoryOutcome, Arc<StoreError>>>;
+
+/// What came of an event of stories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum StoryOutcome {
+    /// Its facts are durable and its effects under way.
+    Done,
+    AlreadySo,
+    Refused(StoryRefusal),
 }
 
 /// The way into the loop.
@@ -67,6 +100,13 @@ pub(crate) struct Outbox(mpsc::Receiver<Message>);
 #[derive(Debug)]
 enum Message {
     Event(Box<Input>),
+    Story(Box<StoryInput>),
+    /// What lives is to be compared with what stories believe.
+    Reconcile(StoryReply),
+    /// The key of a repository, which gets one.
+    Project(String, oneshot::Sender<Result<String, StoreError>>),
+    /// Events that become durable together or not at all.
+    Together(Vec<Input>),
     /// Somebody has read so far. Decides nothing.
     Ack(Ack, oneshot::Sender<Result<Place, StoreError>>),
     /// What a channel did. Decides nothing.
@@ -116,9 +156,51 @@ impl Inbox {
         spec: Option<Box<Spec>>,
     ) -> Result<Outcome, TellError> {
         let (reply, outcome) = oneshot::channel();
-        let input = Input { event, detail, tail, spec, reply };
+        let input = Input { event, detail, tail, spec, joined: false, reply };
         self.0.send(Message::Event(Box::new(input))).await.map_err(|_| TellError::Leaving)?;
         outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
+    }
+
+    /// Tells an event of stories and waits until it is decided and durable.
+    pub(crate) async fn tell_story(
+        &self,
+        event: StoryEvent,
+        words: Option<StoryWords>,
+    ) -> Result<StoryOutcome, TellError> {
+        let (reply, outcome) = oneshot::channel();
+        let input = StoryInput { event, words, reply };
+        self.0.send(Message::Story(Box::new(input))).await.map_err(|_| TellError::Leaving)?;
+        outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
+    }
+
+    /// Has what lives compared with what stories believe, and waits until that is durable.
+    pub(crate) async fn reconcile_stories(&self) -> Result<StoryOutcome, TellError> {
+        let (reply, outcome) = oneshot::channel();
+        self.0.send(Message::Reconcile(reply)).await.map_err(|_| TellError::Leaving)?;
+        outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)
+    }
+
+    /// The key of a repository; it is known by it from here on.
+    pub(crate) async fn project(&self, path: String) -> Result<String, StoreError> {
+        let (reply, key) = oneshot::channel();
+        self.0.send(Message::Project(path, reply)).await.map_err(|_| StoreError::Gone)?;
+        key.await.map_err(|_| StoreError::Gone)?
+    }
+
+    /// Tells several events, in this order, that become durable in one transaction or not at all.
+    pub(crate) async fn tell_together(&self, all: Vec<Said>) -> Result<(), TellError> {
+        let (mut inputs, mut outcomes) = (Vec::new(), Vec::new());
+        for (event, detail, tail) in all {
+            let (reply, outcome) = oneshot::channel();
+            let joined = !inputs.is_empty();
+            inputs.push(Input { event, detail, tail, spec: None, joined, reply });
+            outcomes.push(outcome);
+        }
+        self.0.send(Message::Together(inputs)).await.map_err(|_| TellError::Leaving)?;
+        for outcome in outcomes {
+            let _ = outcome.await.map_err(|_| TellError::Leaving)?.map_err(TellError::Store)?;
+        }
+        Ok(())
     }
 
     /// Has kept how far a consumer has read.
@@ -156,6 +238,9 @@ impl Inbox {
 /// The loop.
 pub(crate) struct EventLoop {
     pub(crate) state: State,
+    pub(crate) stories: Stories,
+    pub(crate) stories_now: StoriesNow,
+    pub(crate) hands: Hands,
     pub(crate) writer: Writer,
     pub(crate) live: Live,
     pub(crate) feed: Feed,
@@ -184,7 +269,24 @@ impl EventLoop {
             for message in waiting.drain(..) {
                 match message {
                     Message::Event(input) => inputs.push(*input),
-                    Message::Retain(bounds, reply) => {
+                    Message::Story(input) => {
+                        // In the order in which they were told.
+                        self.take_all(std::mem::take(&mut inputs));
+                        self.take_story(*input);
+                    }
+                    Message::Reconcile(reply) => {
+                        self.take_all(std::mem::take(&mut inputs));
+                        // Now: a step whose end was told meanwhile would be taken for a stray.
+                        let seen = Seen::Steps(clock::seen(&self.live));
+                        let event = StoryEvent::Reconcile(seen);
+                        self.take_story(StoryInput { event, words: None, reply });
+                    }
+                    Message::Project(path, reply) => {
+                        let _ = reply.send(self.key_of(&path));
+                    }
+                    Message::Together(all) => inputs.extend(all),
+                    Message::Retain(mut bounds, reply) => {
+                        bounds.spare = self.current_steps();
                         let _ = reply.send(self.writer.retain(&bounds));
                     }
                     Message::Ack(ack, reply) => {
@@ -202,15 +304,101 @@ impl EventLoop {
         }
     }
 
+    /// The key of a repository; one that has none gets one that no other home has either.
+    fn key_of(&mut self, path: &str) -> Result<String, StoreError> {
+        let mark = new_run_id().map_err(StoreError::Io)?;
+        let mark = mark.get(..MARK_LETTERS).unwrap_or(&mark);
+        self.writer.project(path, mark, Time::now().0)
+    }
+
+    /// Decides on an event of stories, makes what follows durable, then performs it. If the store
+    /// does not take it, nothing has changed.
+    fn take_story(&mut self, input: StoryInput) {
+        let StoryInput { event, words, reply } = input;
+        let at = Time::now();
+        let (facts, effects) = match decide_story(&self.stories, &event, at.0) {
+            StoryDecision::AlreadySo => return drop(reply.send(Ok(StoryOutcome::AlreadySo))),
+            StoryDecision::Refused(why) => {
+                return drop(reply.send(Ok(StoryOutcome::Refused(why))));
+            }
+            StoryDecision::Do { facts, effects } => (facts, effects),
+        };
+        if let Err(e) = self.keep_stories(facts, words, at) {
+            tracing::error!("{e}; not done: {event:?}");
+            return drop(reply.send(Err(Arc::new(e))));
+        }
+        effects.into_iter().for_each(|effect| self.hands.perform(effect));
+        // Whoever asked may have left.
+        let _ = reply.send(Ok(StoryOutcome::Done));
+    }
+
+    /// Makes facts of stories durable and believed, or neither.
+    fn keep_stories(
+        &mut self,
+        facts: Vec<StoryFact>,
+        mut words: Option<StoryWords>,
+        at: Time,
+    ) -> Result<(), StoreError> {
+        if facts.is_empty() {
+            return Ok(());
+        }
+        let before = self.stories.before();
+        let mut entries = Vec::with_capacity(facts.len());
+        for fact in facts {
+            let notice = self.stories.notice_of(&fact).as_ref().map(Named::of_story);
+            self.stories.apply(&fact);
+            // What was said goes with what was asked for, which comes first.
+            let asked = matches!(fact, StoryFact::Added { .. } | StoryFact::Edited { .. });
+            let words = if asked { words.take() } else { None };
+            entries.push(StoryEntry { fact, at, notice, words });
+        }
+        match self.writer.commit_stories(&entries) {
+            Ok(first) => {
+                self.publish_stories(first, &entries);
+                Ok(())
+            }
+            Err(e) => {
+                self.stories.undo(before);
+                Err(e)
+            }
+        }
+    }
+
+    fn publish_stories(&self, first: u64, entries: &[StoryEntry]) {
+        self.stories_now.put(self.stories.clone());
+        let numbered = (first..).zip(entries);
+        self.feed.append(numbered.map(|(seq, entry)| Line::of_story(seq, entry)).collect());
+    }
+
+    /// The runs of steps that are not over for their stories: what they left is still needed.
+    fn current_steps(&self) -> Vec<String> {
+        let mut runs = Vec::new();
+        for project in self.stories.projects() {
+            for (id, story) in self.stories.stories(project) {
+                let Some(step) = &story.step else { continue };
+                let step = StepId { story: StoryRef::new(project, id), number: step.number };
+                runs.push(step.run().to_string());
+                runs.extend(errand::ids_of(&step));
+            }
+        }
+        runs.extend(self.stories.strays().map(|stray| stray.run().to_string()));
+        runs
+    }
+
     fn take_all(&mut self, inputs: Vec<Input>) {
-        let alone = inputs.len() == 1;
+        let alone = !inputs.iter().skip(1).any(|input| !input.joined);
         let Err((refused, e)) = self.take(inputs.into_iter()) else { return };
         if alone {
             return self.refuse(refused, &e);
         }
         // One that cannot be written must not take the others with it.
-        for (input, _) in refused {
-            if let Err((refused, e)) = self.take(std::iter::once(input)) {
+        let mut left = refused.into_iter().map(|(input, _)| input).peekable();
+        while let Some(first) = left.next() {
+            let mut together = vec![first];
+            while let Some(joined) = left.next_if(|input| input.joined) {
+                together.push(joined);
+            }
+            if let Err((refused, e)) = self.take(together.into_iter()) {
                 self.refuse(refused, &e);
             }
         }
@@ -294,7 +482,13 @@ impl EventLoop {
                     let state = Standing::of(self.state.run(&run).map(|known| known.phase));
                     // What is said of the run that was asked for is not said of its children.
                     let own = input.event.run().is_none_or(|asked| *asked == run);
-                    let detail = if own { input.detail.clone() } else { Detail::Nothing };
+                    let detail = match (&input.event, &fact) {
+                        (Event::ShutdownRequested { .. }, Fact::Stopping { .. }) => {
+                            Detail::Shutdown
+                        }
+                        _ if own => input.detail.clone(),
+                        _ => Detail::Nothing,
+                    };
                     let notice = notice.map(|notice| {
                         let known = self.live.get(notice.run.as_str());
                         let notify = known.map(|run| run.request.notify).unwrap_or_default();

@@ -175,6 +175,7 @@ fn unknown_request() -> Request {
         agent: None,
         limits_from: Default::default(),
         notes: Vec::new(),
+        step: None,
     }
 }
 

@@ -7,6 +7,7 @@
 //!   kennel.db    the store
 //!   daemon.log   what a daemon that started by itself has to say
 //!   runs/ID/     one directory per run, its keeper's
+//!   worktrees/   those of stories, one directory per project, where its file names no other place
 //!   trust.json   which repositories' files may be used, as they were then
 //! KENNEL_HOME/config, or $XDG_CONFIG_HOME/kennel
 //!   config.toml  caps, agents and channels of the user's own
@@ -79,6 +80,13 @@ impl Home {
         Ok(Self { state, socket, config })
     }
 
+    /// A home of a test's own.
+    #[cfg(test)]
+    pub(crate) fn below(dir: &Path) -> Self {
+        let [state, config] = ["state", "config"].map(|name| dir.join(name));
+        Self { socket: state.join("socket"), state, config }
+    }
+
     /// The API's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
@@ -125,6 +133,10 @@ impl Home {
 
     pub(crate) fn runs(&self) -> PathBuf {
         self.state.join("runs")
+    }
+
+    pub(crate) fn worktrees(&self) -> PathBuf {
+        self.state.join("worktrees")
     }
 
     pub(crate) fn store(&self) -> PathBuf {

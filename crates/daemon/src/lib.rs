@@ -34,6 +34,7 @@ mod retain;
 mod serve;
 pub mod steps;
 mod store;
+mod story;
 mod tail;
 mod text;
 mod time;

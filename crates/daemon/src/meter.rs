@@ -58,6 +58,9 @@ pub(crate) struct Orders {
     pub(crate) tokens: Option<u64>,
     /// Seconds between the final result and the end.
     pub(crate) finish: Option<f64>,
+    /// True if who waits for a tool is idle too.
+    #[serde(default)]
+    pub(crate) idle_tools: bool,
     /// Prices of the user's own, as the file had them when the run was asked for: a file that is
     /// broken later changes nothing.
     #[serde(default)]
@@ -313,7 +316,7 @@ impl Count {
             Standing::Finishing => self.orders.finish.is_some(),
             Standing::Working => false,
         };
-        waits || used.open_tools > 0
+        waits || used.open_tools > 0 && !self.orders.idle_tools
     }
 
     /// When to look again, though nobody calls. Never, if nothing is due.

@@ -30,7 +30,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::charge::Charges;
-use crate::event_loop::{Inbox, TellError};
+use crate::event_loop::{Inbox, Said, TellError};
 use crate::home::Home;
 use crate::live::Live;
 use crate::meter;
@@ -59,6 +59,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const LONGEST_STORE_PAUSE: Duration = Duration::from_secs(2);
 /// Pause before what is owed to the store is offered again while its run goes on.
 const OWED_PAUSE: Duration = Duration::from_millis(500);
+/// How long the exit of a leader waits for the end of its run, to be told with it: most come within
+/// a millisecond, and each would be a sync of its own. A run that others hold open says so later.
+const EXIT_PAUSE: Duration = Duration::from_millis(20);
 /// Events of one run that may be owed: a keeper tells a handful in its life.
 const MAX_OWED: usize = 16;
 /// How long an end waits to be shown until its output has been searched for what is watched.
@@ -87,6 +90,8 @@ pub(crate) struct Observer {
 /// What a run's task does next.
 enum Next {
     Watch(Connection),
+    /// Its keeper tells what happens, and has said how things stood before.
+    Listen(Connection, Box<Status>),
     LookAgain,
     Over,
 }
@@ -138,11 +143,14 @@ impl Observer {
         let next = match started {
             Ok(started) => {
                 let detail = Detail::Started(Arc::new(started.started));
-                if attending.tell_started(detail).await.is_err() {
-                    return;
-                }
                 attending.leader = Some(started.leader);
-                Next::Watch(started.connection)
+                // A short run is over before its start is durable here.
+                let told = attending.tell_started(detail);
+                let (told, watched) = tokio::join!(told, watched(started.connection));
+                match (told, watched) {
+                    (Ok(()), Ok(next)) => next,
+                    (Err(Leaving), _) | (_, Err(Leaving)) => return,
+                }
             }
             // Somebody was there before, and may be there still: what lives is not "never started".
             Err(StartError::Failed(failure))
@@ -157,7 +165,7 @@ impl Observer {
                     at_ms: Time::now().0,
                     interrupted: false,
                 };
-                let _ = self.tell_end(run, Ending::NeverStarted, ended, None).await;
+                let _ = self.tell_end(run, Ending::NeverStarted, ended).await;
                 return;
             }
             Err(
@@ -194,7 +202,7 @@ impl Observer {
         let message = why.to_owned();
         let at_ms = Time::now().0;
         let ended = Ended::NeverStarted { message, failure: None, at_ms, interrupted };
-        self.tell_end(run, Ending::NeverStarted, ended, None).await
+        self.tell_end(run, Ending::NeverStarted, ended).await
     }
 
     /// A run cannot be looked at or asked. Its slot stays taken.
@@ -260,30 +268,44 @@ impl Observer {
         self.tell(Event::Stuck(run.clone()), &detail).await
     }
 
-    async fn tell_end(
+    async fn tell_end(&self, run: &RunId, ending: Ending, ended: Ended) -> Result<(), Leaving> {
+        self.tell_end_after(run, ending, ended, None, Vec::new()).await
+    }
+
+    /// Tells an end, and in the same commit what came right before it.
+    async fn tell_end_after(
         &self,
         run: &RunId,
         ending: Ending,
         ended: Ended,
         tail: Option<Arc<Tails>>,
+        before: Vec<Said>,
     ) -> Result<(), Leaving> {
         let detail = Detail::Ended(Arc::new(ended));
-        let event = Event::Ended { run: run.clone(), ending };
-        match self.inbox.tell_tail(event.clone(), detail.clone(), tail.clone()).await {
-            Ok(_) => return Ok(()),
-            Err(TellError::Leaving) => return Err(Leaving),
-            Err(TellError::Store(_)) => self.foretell_end(run, ending, &detail),
+        let mut all = before;
+        all.push((Event::Ended { run: run.clone(), ending }, detail.clone(), tail));
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.inbox.tell_together(all.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(TellError::Leaving) => return Err(Leaving),
+                Err(TellError::Store(_)) => {
+                    self.foretell_end(run, ending, &detail);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_STORE_PAUSE);
+                }
+            }
         }
-        self.tell_with(event, &detail, tail).await
     }
 
     /// The end of what a run wrote, for whoever is told of its own end.
-    async fn tail(&self, run: &RunId) -> Option<Arc<Tails>> {
+    async fn tail(&self, run: &RunId, searched: bool) -> Option<Arc<Tails>> {
         let dir = self.home.run_dir(run.as_str());
         let secrets = self.live.get(run.as_str()).map(|known| known.request.secrets.clone());
         let secrets = secrets.unwrap_or_default();
         let read = move || Tails::since(&dir, Offsets::default(), &secrets).0;
-        let tails = tokio::task::spawn_blocking(read).await.ok()?;
+        let mut tails = tokio::task::spawn_blocking(read).await.ok()?;
+        tails.unsearched = !searched;
         (!tails.is_empty()).then(|| Arc::new(tails))
     }
 
@@ -330,8 +352,9 @@ impl<'a> Attending<'a> {
             next = match next {
                 Next::Watch(connection) => {
                     pause = FIRST_PAUSE;
-                    self.watch(connection).await?
+                    watched(connection).await?
                 }
+                Next::Listen(connection, status) => self.listen(connection, *status).await?,
                 Next::LookAgain => self.look(&mut pause).await?,
                 Next::Over => return Ok(()),
             };
@@ -340,11 +363,17 @@ impl<'a> Attending<'a> {
 
     /// Tells an event, or owes it to a store that cannot take it.
     async fn tell(&mut self, event: Event, detail: Detail) -> Result<(), Leaving> {
+        self.owe(event, detail).await?;
+        self.pay().await
+    }
+
+    /// Has an event told with what comes next.
+    async fn owe(&mut self, event: Event, detail: Detail) -> Result<(), Leaving> {
         if self.owed.len() == MAX_OWED {
             self.settle().await?;
         }
         self.owed.push_back((event, detail));
-        self.pay().await
+        Ok(())
     }
 
     /// Tells what is owed, as far as the store takes it.
@@ -382,38 +411,34 @@ impl<'a> Attending<'a> {
             Verdict::Dead(_proof) => Ending::Dead,
             Verdict::Lost(_) => Ending::Lost,
         };
+        let mut searched = true;
         if let Some(lookout) = self.lookout.take() {
             let mut search = std::pin::pin!(lookout.finish());
             // Whoever waits for the end need not wait for a long search, nor for space.
-            if tokio::time::timeout(SEARCH_BOUND, &mut search).await.is_err() {
-                let detail = Detail::Ended(Arc::new(Ended::Recorded(end.clone())));
-                self.observer.foretell_end(self.run, ending, &detail);
-                search.await;
-            }
+            searched = match tokio::time::timeout(SEARCH_BOUND, &mut search).await {
+                Ok(searched) => searched,
+                Err(_) => {
+                    let detail = Detail::Ended(Arc::new(Ended::Recorded(end.clone())));
+                    self.observer.foretell_end(self.run, ending, &detail);
+                    search.await
+                }
+            };
         }
         if let Cause::Limit(limit) | Cause::Oom(Some(limit)) = &end.cause {
-            self.tell_limit_reached(limit.clone()).await?;
+            let note = Note::LimitReached(limit.kind.as_str().into());
+            let event = Event::Noted { run: self.run.clone(), note };
+            self.owe(event, Detail::Limit(limit.clone())).await?;
         }
         self.charge(end.usage.as_deref());
-        let tail = self.observer.tail(self.run).await;
+        let tail = self.observer.tail(self.run, searched).await;
+        let before = self.owed.drain(..).map(|(event, detail)| (event, detail, None)).collect();
         let ended = Ended::Recorded(end);
-        if !self.owed.is_empty() {
-            let detail = Detail::Ended(Arc::new(ended.clone()));
-            self.observer.foretell_end(self.run, ending, &detail);
-            self.settle().await?;
-        }
-        self.observer.tell_end(self.run, ending, ended, tail).await
+        self.observer.tell_end_after(self.run, ending, ended, tail, before).await
     }
 
-    /// Passes on what the keeper says. It answers at once or not at all, so that asking it is no
-    /// wait; waiting for it to speak is the runtime's.
-    async fn watch(&mut self, mut keeper: Connection) -> Result<Next, Leaving> {
-        let watched = tokio::task::spawn_blocking(move || {
-            let status = keeper.watch_and_ack();
-            (keeper, status)
-        });
-        let Ok((keeper, status)) = watched.await else { return Err(Leaving) };
-        let Ok(status) = status else { return Ok(Next::LookAgain) };
+    /// Passes on what the keeper says, after how things stood. Waiting for it to speak is the
+    /// runtime's.
+    async fn listen(&mut self, keeper: Connection, status: Status) -> Result<Next, Leaving> {
         let Ok(mut keeper) = Listening::to(keeper) else { return Ok(Next::LookAgain) };
         for limit in status.warned {
             self.tell_warning(limit).await?;
@@ -422,7 +447,7 @@ impl<'a> Attending<'a> {
             self.tell_usage(account).await?;
         }
         if let Some(status) = status.exit {
-            self.tell_exit(status).await?;
+            self.owe_exit(status).await?;
         }
         match status.state {
             KeeperState::Stopping => {
@@ -436,14 +461,18 @@ impl<'a> Attending<'a> {
         if let Some(end) = status.end {
             return self.keep_end(keeper, Box::new(end)).await;
         }
+        // What is owed now was not refused yet.
+        let mut pause = EXIT_PAUSE;
         loop {
             let heard = tokio::select! {
                 heard = keeper.heard() => heard,
-                () = tokio::time::sleep(OWED_PAUSE), if !self.owed.is_empty() => {
+                () = tokio::time::sleep(pause), if !self.owed.is_empty() => {
                     self.pay().await?;
+                    pause = OWED_PAUSE;
                     continue;
                 }
             };
+            pause = EXIT_PAUSE;
             let Ok(heard) = heard else { return Ok(Next::LookAgain) };
             for told in heard {
                 match told {
@@ -457,13 +486,6 @@ impl<'a> Attending<'a> {
 
     async fn tell_warning(&mut self, limit: LimitReached) -> Result<(), Leaving> {
         let event = Event::Warned { run: self.run.clone(), limit: limit.kind.as_str().into() };
-        self.tell(event, Detail::Limit(limit)).await
-    }
-
-    /// A limit has ended it. The proof is there, and the end is told right behind.
-    async fn tell_limit_reached(&mut self, limit: LimitReached) -> Result<(), Leaving> {
-        let note = Note::LimitReached(limit.kind.as_str().into());
-        let event = Event::Noted { run: self.run.clone(), note };
         self.tell(event, Detail::Limit(limit)).await
     }
 
@@ -487,8 +509,8 @@ impl<'a> Attending<'a> {
         }
     }
 
-    async fn tell_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
-        self.tell(Event::Exited(self.run.clone()), Detail::Exited(status)).await
+    async fn owe_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
+        self.owe(Event::Exited(self.run.clone()), Detail::Exited(status)).await
     }
 
     async fn pass_on(&mut self, told: Told) -> Result<(), Leaving> {
@@ -496,7 +518,7 @@ impl<'a> Attending<'a> {
             Told::Stopping(_) => {
                 self.tell(Event::Stopping(self.run.clone()), Detail::Nothing).await
             }
-            Told::Exited(status) => self.tell_exit(status).await,
+            Told::Exited(status) => self.owe_exit(status).await,
             Told::Stuck { survivors, count } => self.tell_survivors(survivors, count).await,
             Told::Ended(end) => self.tell_recorded_end(end).await,
             // In the run's record; nobody here reads it yet.
@@ -631,6 +653,17 @@ impl<'a> Attending<'a> {
             rest(pause).await;
         }
     }
+}
+
+/// Has a keeper tell what happens. It answers at once or not at all.
+async fn watched(mut keeper: Connection) -> Result<Next, Leaving> {
+    let watched = tokio::task::spawn_blocking(move || {
+        let status = keeper.watch_and_ack();
+        (keeper, status)
+    });
+    let Ok((keeper, status)) = watched.await else { return Err(Leaving) };
+    let Ok(status) = status else { return Ok(Next::LookAgain) };
+    Ok(Next::Listen(keeper, Box::new(status)))
 }
 
 async fn rest(pause: &mut Duration) {

@@ -35,7 +35,7 @@ async fn retain(finder: &Finder, keep: &Keep) -> io::Result<usize> {
     let mut removed = 0;
     loop {
         let large = too_large(home, store, keep).await?;
-        let bounds = keep.bounds(Time::now().0, large);
+        let bounds = keep.bounds(Time::now().0, large, Vec::new());
         let gone = inbox.retain(bounds).await.map_err(io::Error::other)?;
         for run in &gone {
             // One that cannot be removed is a leftover, which `doctor` names.

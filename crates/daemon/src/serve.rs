@@ -30,6 +30,9 @@ use crate::retain::retain_for_ever;
 use crate::store::format::Detail;
 use crate::store::retention::Keep;
 use crate::store::{Opened, Store, StoreError};
+use crate::story::clock;
+use crate::story::hands::Hands;
+use crate::story::now::{Projects, StoriesNow};
 use crate::time::Time;
 
 /// How long requests under way may take to finish when the daemon leaves.
@@ -99,7 +102,7 @@ async fn serve_until_told(
     room: usize,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let Opened { store, writer, state, live, last_seq } = opened;
+    let Opened { store, writer, state, live, last_seq, stories } = opened;
     let boot = kennel_process::boot_id().map_err(|e| ServeError::Io(io::Error::other(e)))?;
     let listener = bind(home).map_err(ServeError::Io)?;
     let tcp = match options.listen {
@@ -131,6 +134,8 @@ async fn serve_until_told(
     });
     leave_on_signals(inbox.clone(), live.clone(), leaving.clone()).map_err(ServeError::Io)?;
 
+    let projects = Projects::in_store(&store).await.map_err(ServeError::Store)?;
+    let stories_now = StoriesNow::new(stories.clone());
     let app = App {
         home: home.clone(),
         store: store.clone(),
@@ -145,19 +150,36 @@ async fn serve_until_told(
         readers: Default::default(),
         channels: Channels::after(last_seq),
         settings: Settings::of(home),
+        stories: stories_now.clone(),
+        projects,
+        troubles: Default::default(),
+        landed: Default::default(),
         agent_starts: Default::default(),
+        story_words: Default::default(),
         boot,
         started_at: Time::now(),
         room,
     };
     let unreachable = leaving.clone();
     let performer = Performer { observer, leaving };
-    let event_loop = EventLoop { state, writer, live, feed, metrics, performer };
+    let hands = Hands::new(app.clone());
+    let event_loop = EventLoop {
+        state,
+        stories,
+        stories_now,
+        hands: hands.clone(),
+        writer,
+        live,
+        feed,
+        metrics,
+        performer,
+    };
     let mind = on_own_thread(event_loop, outbox).map_err(ServeError::Io)?;
     if let Some((tcp, guard)) = tcp {
         serve_tcp(tcp, guard, app.clone());
     }
     tokio::spawn(app.channels.clone().serve(app.clone()));
+    tokio::spawn(clock::run(hands));
     let mut told = left.clone();
     let service = api::router(app).into_make_service_with_connect_info::<listen::Asker>();
     let server = axum::serve(listen::OwnersOnly::new(listener), service)

@@ -26,6 +26,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::Time;
+use crate::text::Text;
 
 const COMMON: &str = include_str!("steps/common.sh");
 const PREPARE: &str = include_str!("steps/prepare.sh");
@@ -50,8 +51,16 @@ const MAX_SAVED_AT_ONCE: u32 = 100;
 /// With less room than this, in KiB, a write that failed without a reason failed for want of room:
 /// git's own files take a few hundred.
 const FULL_KB: u32 = 1024;
-/// The longest id: it becomes part of a ref, a directory and a branch, and leaves room in each.
-const MAX_STORY_BYTES: usize = 64;
+/// The longest id: it becomes part of a ref, a directory, a branch, and the id of a run, which has
+/// 64 bytes.
+const MAX_STORY_BYTES: usize = 36;
+
+/// What every script begins with.
+const BEGINS: &str = "LOCK_TRIES=";
+/// Where in a command its script is, its name, and the commit that a landing puts the base to.
+const SCRIPT_AT: usize = 2;
+const NAME_AT: usize = 3;
+const LANDS_AT: usize = 8;
 
 /// What the last line of every script begins with.
 const MARK: &str = "kennel-step: ";
@@ -130,7 +139,7 @@ fn check_path(path: &Path) -> Result<(), StepError> {
 }
 
 /// The rules of `git check-ref-format`, and one more: none begins like an option.
-fn is_branch_name(name: &str) -> bool {
+pub(crate) fn is_branch_name(name: &str) -> bool {
     let fine = |part: &str| {
         !part.is_empty() && !part.starts_with('.') && !part.ends_with('.') && {
             !part.ends_with(".lock")
@@ -203,15 +212,22 @@ pub enum MergeMode {
 }
 
 impl Step {
+    /// The name of a look.
+    pub(crate) const LOOK_NAME: &str = "kennel-look";
+    /// The name of a merge.
+    pub(crate) const MERGE_NAME: &str = "kennel-merge";
+    /// The name of a landing.
+    pub(crate) const LAND_NAME: &str = "kennel-land";
+
     /// The step's name, which its process shows as its own.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Prepare { .. } => "kennel-prepare",
-            Self::Look { .. } => "kennel-look",
+            Self::Look { .. } => Self::LOOK_NAME,
             Self::Save { .. } => "kennel-save",
-            Self::Merge { .. } => "kennel-merge",
-            Self::Land { .. } => "kennel-land",
+            Self::Merge { .. } => Self::MERGE_NAME,
+            Self::Land { .. } => Self::LAND_NAME,
             Self::Remove { .. } => "kennel-remove",
         }
     }
@@ -273,25 +289,36 @@ impl Step {
     /// the user's commands print goes to the other stream.
     #[must_use]
     pub fn read(&self, status: ExitStatus, stdout: &[u8]) -> StepOutcome {
-        let broken = |why: String| StepOutcome::Broken { status, why };
-        let code = match status {
-            ExitStatus::Exited(code) => code,
-            ExitStatus::Signaled(_) | ExitStatus::Unknown(_) => {
-                return broken("it did not come to its end: run it again".to_owned());
-            }
-        };
-        let text = String::from_utf8_lossy(stdout);
-        let Some(line) = text.lines().next_back().and_then(|line| line.strip_prefix(MARK)) else {
-            return broken("it said nothing of its outcome; see its standard error".to_owned());
-        };
-        match serde_json::from_str::<Line>(line) {
-            Ok(line) if line.is_told_with(code) => line.into(),
-            Ok(_) => broken(format!("exit code {code} does not go with what it said")),
-            Err(e) => broken(format!("its last line cannot be read: {e}")),
+        StepOutcome::read(status, stdout)
+    }
+
+    /// The name of the step that a command is.
+    pub(crate) fn name_in(command: &[Text]) -> Option<&str> {
+        command.get(NAME_AT)?.0.to_str()
+    }
+
+    /// Where a command that is a landing puts the base.
+    pub(crate) fn lands(command: &[Text]) -> Option<&str> {
+        let named = Self::name_in(command) == Some(Self::LAND_NAME);
+        let new = command.get(LANDS_AT).filter(|_| named)?.0.to_str()?;
+        is_commit(new).then_some(new)
+    }
+
+    /// Leaves the script out of a command that is kept: it is the same for all, and long.
+    pub(crate) fn without_script(command: &mut [Text]) {
+        let is_ours = |word: &Text| word.0.as_encoded_bytes().starts_with(BEGINS.as_bytes());
+        if let Some(word) = command.get_mut(SCRIPT_AT).filter(|word| is_ours(word)) {
+            word.0 = "(script)".into();
         }
     }
 
-    fn place(&self) -> &Place {
+    /// The word for it in the name of a slot.
+    pub(crate) fn word(&self) -> &'static str {
+        self.name().trim_start_matches("kennel-")
+    }
+
+    /// Where it is done.
+    pub(crate) fn place(&self) -> &Place {
         match self {
             Self::Prepare { place, .. }
             | Self::Look { place }
@@ -317,7 +344,7 @@ impl Step {
 /// Bounds, what all share, and the step, without comments: the command line is kept with the run.
 fn script(step: &str) -> String {
     let bounds = format!(
-        "LOCK_TRIES={LOCK_TRIES}\nLOCK_PAUSE={LOCK_PAUSE_SECONDS}\n\
+        "{BEGINS}{LOCK_TRIES}\nLOCK_PAUSE={LOCK_PAUSE_SECONDS}\n\
          TEXT_BYTES={MAX_TEXT_BYTES}\nSAME_SECOND={MAX_SAVED_AT_ONCE}\n\
          FULL_KB={FULL_KB}\n"
     );
@@ -482,6 +509,28 @@ pub enum StepOutcome {
         /// What is wrong.
         why: String,
     },
+}
+
+impl StepOutcome {
+    /// What any step came to.
+    pub(crate) fn read(status: ExitStatus, stdout: &[u8]) -> Self {
+        let broken = |why: String| Self::Broken { status, why };
+        let code = match status {
+            ExitStatus::Exited(code) => code,
+            ExitStatus::Signaled(_) | ExitStatus::Unknown(_) => {
+                return broken("it did not come to its end: run it again".to_owned());
+            }
+        };
+        let text = String::from_utf8_lossy(stdout);
+        let Some(line) = text.lines().next_back().and_then(|line| line.strip_prefix(MARK)) else {
+            return broken("it said nothing of its outcome; see its standard error".to_owned());
+        };
+        match serde_json::from_str::<Line>(line) {
+            Ok(line) if line.is_told_with(code) => line.into(),
+            Ok(_) => broken(format!("exit code {code} does not go with what it said")),
+            Err(e) => broken(format!("its last line cannot be read: {e}")),
+        }
+    }
 }
 
 /// What a look saw.
@@ -801,6 +850,28 @@ mod tests {
             let told = StorySlug::new(bad).expect_err(bad).to_string();
             assert!(told.contains("a-z"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_kept_command_says_what_it_is_and_where_it_lands_without_its_script() {
+        let (old, new) = ("1".repeat(40), "2".repeat(40));
+        let land = Step::Land { place: place(), old, new: new.clone() };
+        for (step, lands) in [(land, Some(&*new)), (Step::Look { place: place() }, None)] {
+            let mut kept: Vec<Text> =
+                step.command().expect("it is one").into_iter().map(Text).collect();
+            let whole = kept.clone();
+            Step::without_script(&mut kept);
+            for command in [&whole, &kept] {
+                assert_eq!(Step::name_in(command), Some(step.name()));
+                assert_eq!(Step::lands(command), lands);
+            }
+            assert!(kept.iter().all(|word| word.0.len() < 100), "{kept:?}");
+        }
+        let mut own: Vec<Text> =
+            ["sh", "-c", "echo LOCK_TRIES=1", "x"].map(|word| Text(word.into())).into();
+        let before = own.clone();
+        Step::without_script(&mut own);
+        assert_eq!(own, before, "a command of somebody else's is kept whole");
     }
 
     #[test]

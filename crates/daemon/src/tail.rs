@@ -37,6 +37,10 @@ pub struct Tails {
     /// Of a terminal, without its control sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Tail>,
+    /// True if the end of the output was not searched for what is watched, because that took too
+    /// long: there may be matches that nobody was told of.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsearched: bool,
 }
 
 /// Where in its streams somebody has read.
@@ -64,6 +68,7 @@ impl Tails {
             stdout: read(Stream::Stdout, from.stdout, &mut to.stdout),
             stderr: read(Stream::Stderr, from.stderr, &mut to.stderr),
             terminal: read(Stream::Terminal, from.terminal, &mut to.terminal),
+            unsearched: false,
         };
         (tails, to)
     }
@@ -102,7 +107,8 @@ fn tail_of(
     let (bytes, first) = read_from(dir, stream, begin.saturating_sub(searched), end)?;
     let skipped = begin.saturating_sub(first) as usize;
     let text = if recorded {
-        secrets.redact(shown(&bytes[skipped.min(bytes.len())..]).as_bytes())
+        let (text, from) = shown_from(&bytes, skipped);
+        secrets.redact_from(text.as_bytes(), from)
     } else {
         let at = from_whole_character(&bytes, skipped.min(bytes.len()));
         secrets.redact_from(&bytes, at)
@@ -151,13 +157,24 @@ fn read_from(dir: &Path, stream: Stream, from: u64, to: u64) -> io::Result<(Vec<
 
 /// What a piece of a recording shows, without control sequences. Lines that were cut are left out.
 pub(crate) fn shown(recording: &[u8]) -> String {
-    let mut plain = Plain::default();
+    shown_from(recording, 0).0
+}
+
+/// The same, and where in it the lines begin that are behind so many bytes of the recording: what
+/// was shown before is needed to know a value again that was written in two goes.
+fn shown_from(recording: &[u8], skipped: usize) -> (String, usize) {
+    let (mut plain, mut at, mut from) = (Plain::default(), 0, None);
     for line in recording.split(|byte| *byte == b'\n') {
+        if at >= skipped {
+            from.get_or_insert(plain.text.len());
+        }
+        at += line.len() + 1;
         if let Some(text) = written_in(line) {
             plain.add(&text);
         }
     }
-    plain.text
+    let from = from.unwrap_or(plain.text.len());
+    (plain.text, from)
 }
 
 /// What one line of a recording has as output.
@@ -227,6 +244,25 @@ mod tests {
             "[0.4,\"o\",\"cut"
         );
         assert_eq!(shown(recording.as_bytes()), "red \nnext");
+    }
+
+    #[test]
+    fn a_value_that_a_terminal_was_sent_in_two_goes_is_not_quoted_by_its_second_half() {
+        use std::os::unix::fs::DirBuilderExt;
+
+        use crate::text::Text;
+        let dir = std::env::temp_dir().join(format!("kennel-tail-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
+        let env = [(Text("API_KEY".into()), Text("hunter2-hunter2".into()))];
+        let secrets = Secrets::of(&env, "r");
+        // The first go is before what is quoted, the second is its first line.
+        let rest = format!("[0.3,\"o\",\"{}\"]\n", "x".repeat(7950));
+        let recording = format!("[0.1,\"o\",\"hunter2-\"]\n[0.2,\"o\",\"hunter2 \"]\n{rest}");
+        std::fs::write(dir.join("terminal.cast.0"), recording).unwrap();
+        let (tails, _) = Tails::since(&dir, Offsets::default(), &secrets);
+        std::fs::remove_dir_all(&dir).unwrap();
+        let text = tails.terminal.unwrap().text;
+        assert!(text.starts_with("[redacted] x"), "{}", &text[..40]);
     }
 
     #[test]

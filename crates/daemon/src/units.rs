@@ -28,7 +28,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
-        "" => 0,
+        "" if digits > 0 => 0,
         "K" => 10,
         "M" => 20,
         "G" => 30,

@@ -66,6 +66,9 @@ pub(crate) fn check(request: &wire::RunRequest) -> Result<(), crate::api::ApiErr
     }
     for watch in &request.watch {
         let named = |why: String| bad(format!("pattern {:?} cannot be used: {why}", watch.pattern));
+        if watch.pattern.is_empty() {
+            return Err(named("every line has the empty text".to_owned()));
+        }
         compiled(&watch.pattern).map_err(named)?;
         match (watch.mode, watch.threshold) {
             (WatchMode::Threshold, Some(1..)) | (WatchMode::Every | WatchMode::Once, None) => {}
@@ -150,14 +153,21 @@ impl Lookout {
         Some(Self { over, task })
     }
 
-    /// The run has ended: returns when everything it wrote has been looked at.
-    pub(crate) async fn finish(self) {
+    /// The run has ended: returns when everything it wrote has been looked at. False if that takes
+    /// too long: there may be matches that nobody is told of.
+    pub(crate) async fn finish(self) -> bool {
+        self.finish_within(FINISH_BOUND).await
+    }
+
+    async fn finish_within(self, bound: Duration) -> bool {
         self.over.send_replace(true);
         let searching = self.task.abort_handle();
-        if tokio::time::timeout(FINISH_BOUND, self.task).await.is_err() {
+        let finished = tokio::time::timeout(bound, self.task).await.is_ok();
+        if !finished {
             searching.abort();
             tracing::warn!("the end of an output was not searched: it is too long, or has no room");
         }
+        finished
     }
 }
 
@@ -179,7 +189,7 @@ struct Pattern {
     watch: Watch,
     regex: Regex,
     seen: u64,
-    /// Where the last match ended that was told before a restart, of each stream.
+    /// Where the last match ended, of each stream, those that were told before a restart included.
     told: [u64; STREAMS.len()],
     /// True if it has nothing more to tell.
     done: bool,
@@ -259,7 +269,7 @@ impl Looking {
                 return;
             }
             let far = Instant::now() + FINISH_BOUND;
-            let prompt_at = self.readers.iter().any(Reader::has_part);
+            let prompt_at = self.readers.iter().any(Reader::has_news);
             let prompt_at = prompt_at.then(|| Instant::now() + PROMPT_PAUSE);
             tokio::select! {
                 () = async { drop(over.wait_for(|over| *over).await) } => {
@@ -311,7 +321,7 @@ impl Looking {
     /// Lines that have stood without an end for a while are tried as they are.
     async fn try_parts(&mut self) -> Option<()> {
         for at in 0..self.readers.len() {
-            if let Some(line) = self.readers[at].rest() {
+            if let Some(line) = self.readers[at].part_so_far() {
                 self.try_line(at, &line).await?;
             }
         }
@@ -338,6 +348,8 @@ impl Looking {
             return None;
         }
         pattern.seen += 1;
+        // What follows in the same line is no other match.
+        pattern.told[usize::from(at.stream)] = line.through;
         let certain = match pattern.watch.mode {
             WatchMode::Every => false,
             WatchMode::Once => true,
@@ -463,16 +475,38 @@ struct Reader {
     plain: Plain,
     /// Where the last line ended.
     ended: u64,
+    /// How far the line that has no end yet was tried.
+    tried: u64,
 }
 
 impl Reader {
     fn new(stream: Stream) -> Self {
-        Self { stream, offset: 0, part: Vec::new(), plain: Plain::default(), ended: 0 }
+        let (part, plain) = (Vec::new(), Plain::default());
+        Self { stream, offset: 0, part, plain, ended: 0, tried: 0 }
     }
 
     /// True if a line has begun and not ended.
     fn has_part(&self) -> bool {
         !self.part.is_empty() && self.stream != Stream::Terminal || !self.plain.text.is_empty()
+    }
+
+    /// True if there is more of such a line than was tried.
+    fn has_news(&self) -> bool {
+        self.has_part() && self.offset > self.tried
+    }
+
+    /// A line that has no end yet, as it is. It stays: what follows may be what somebody watches
+    /// for the beginning of.
+    fn part_so_far(&mut self) -> Option<WholeLine> {
+        if !self.has_news() {
+            return None;
+        }
+        self.tried = self.offset;
+        let bytes = match self.stream {
+            Stream::Terminal => self.plain.text.clone().into_bytes(),
+            Stream::Stdout | Stream::Stderr => self.part.clone(),
+        };
+        Some(WholeLine { bytes, begun: self.ended, through: self.offset })
     }
 
     fn take(&mut self, chunk: Chunk) -> Vec<WholeLine> {
@@ -535,7 +569,7 @@ impl Reader {
         }
     }
 
-    /// What there is of a line that has no end.
+    /// What there is of a line that has no end; what follows is another one.
     fn rest(&mut self) -> Option<WholeLine> {
         if !self.has_part() {
             return None;
@@ -545,5 +579,53 @@ impl Reader {
             Stream::Stdout | Stream::Stderr => std::mem::take(&mut self.part),
         };
         Some(self.whole(bytes, self.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(lines: &[WholeLine]) -> Vec<(String, u64, u64)> {
+        let text = |line: &WholeLine| String::from_utf8_lossy(&line.bytes).into_owned();
+        lines.iter().map(|line| (text(line), line.begun, line.through)).collect()
+    }
+
+    #[test]
+    fn a_line_that_stands_without_an_end_is_tried_once_as_it_is_and_again_as_a_whole() {
+        for (stream, first, second) in [
+            (Stream::Stdout, "x\nFAI", "LED\n"),
+            (Stream::Terminal, "[0.1,\"o\",\"x\\nFAI\"]\n", "[9.1,\"o\",\"LED\\n\"]\n"),
+        ] {
+            let mut reader = Reader::new(stream);
+            let bytes = |offset: usize, text: &str| Chunk::Bytes {
+                offset: offset as u64,
+                bytes: text.as_bytes().to_vec(),
+            };
+            assert_eq!(reader.take(bytes(0, first)).len(), 1);
+            let begun = reader.ended;
+            let part: Vec<WholeLine> = reader.part_so_far().into_iter().collect();
+            assert_eq!(told(&part), [("FAI".to_owned(), begun, first.len() as u64)]);
+            assert!(reader.part_so_far().is_none(), "there is nothing new");
+            let whole = reader.take(bytes(first.len(), second));
+            assert_eq!(told(&whole)[0].0, "FAILED", "{stream:?}");
+            // So that a match in its part is known to be one of this line, and no later one.
+            assert_eq!(whole[0].begun, begun);
+            assert!(part[0].through > whole[0].begun && part[0].through < whole[0].through);
+            assert!(!reader.has_part());
+        }
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_is_given_up_and_said_to_be() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for (finished, search) in [(true, Duration::ZERO), (false, Duration::from_secs(3600))] {
+                let (over, _) = watch::channel(false);
+                let task = tokio::spawn(tokio::time::sleep(search));
+                let lookout = Lookout { over, task };
+                assert_eq!(lookout.finish_within(Duration::from_millis(50)).await, finished);
+            }
+        });
     }
 }

@@ -288,7 +288,9 @@ pub fn read_output(dir: &Path, stream: Stream, offset: u64) -> io::Result<Option
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(e),
         };
-        let mut bytes = vec![0; MAX_CHUNK_BYTES];
+        // No more than there is: to clear a megabyte for one line takes longer than all else here.
+        let left = file.metadata()?.len().saturating_sub(offset - start);
+        let mut bytes = vec![0; left.min(MAX_CHUNK_BYTES as u64) as usize];
         let n = file.read_at(&mut bytes, offset - start)?;
         bytes.truncate(n);
         if n > 0 {

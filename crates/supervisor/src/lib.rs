@@ -30,3 +30,7 @@ pub use event::{Claim, Ending, Event, Stop, Unenforceable};
 pub use fact::Fact;
 pub use notice::{Doing, Kind, Match, Note, Notice};
 pub use state::{Before, Leader, Phase, Run, RunId, Slot, State, Worktree};
+pub use story::{
+    Stories, StoryDecision, StoryEffect, StoryEvent, StoryFact, StoryKind, StoryNotice,
+    StoryRefusal, decide_story,
+};

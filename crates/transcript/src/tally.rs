@@ -72,6 +72,8 @@ pub struct Tally {
     standing: Standing,
     ending: Option<Ending>,
     rate_limited_until: Option<u64>,
+    /// The service refused, and has answered nothing since.
+    refused: bool,
     counts: LineCounts,
     unknown_names: Vec<String>,
     errors: u64,
@@ -114,6 +116,8 @@ pub struct Used {
     pub ending: Option<Ending>,
     /// Until when the service refuses, in seconds since 1970, if it said so at any time.
     pub rate_limited_until: Option<u64>,
+    /// True if the service refused and has answered nothing since, whatever its client did then.
+    pub rate_limited: bool,
     /// Lines that were read.
     pub lines: u64,
     /// Lines that were text where JSON was expected.
@@ -293,6 +297,7 @@ impl Tally {
             standing: Standing::Working,
             ending: None,
             rate_limited_until: None,
+            refused: false,
             counts: LineCounts::default(),
             unknown_names: Vec::new(),
             errors: 0,
@@ -326,6 +331,7 @@ impl Tally {
             }
             Entry::RateLimit(RateLimit::Rejected { until }) => {
                 self.rate_limited_until = until.or(self.rate_limited_until);
+                self.refused = true;
                 self.standing = Standing::RateLimited { until: *until };
             }
             Entry::RateLimit(RateLimit::Warning { until: _ }) => {}
@@ -362,6 +368,7 @@ impl Tally {
             standing: self.standing,
             ending: self.ending.clone(),
             rate_limited_until: self.rate_limited_until,
+            rate_limited: self.refused,
             lines: self.counts.lines,
             plain_lines: self.counts.plain,
             broken_lines: self.counts.broken,
@@ -398,9 +405,13 @@ impl Tally {
         // What is told a second time, by a file that trails, says nothing about now.
         match &turn.id {
             TurnId::Shared(id) if self.shared_turn(name_of(id), turn) => {
+                self.refused = false;
                 self.standing = Standing::Working;
             }
-            TurnId::Own(place) if self.own[lane(source)].take(*place, turn) => self.works(source),
+            TurnId::Own(place) if self.own[lane(source)].take(*place, turn) => {
+                self.refused = false;
+                self.works(source);
+            }
             TurnId::Shared(_) | TurnId::Own(_) => {}
         }
     }

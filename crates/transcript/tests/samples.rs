@@ -686,6 +686,8 @@ fn what_the_agent_is_doing_is_told_on_the_way() {
     );
     let rejected = used("claude-2.1.325-rate-limit-rejected.jsonl");
     assert_eq!(rejected.rate_limited_until, until);
+    assert!(rejected.rate_limited, "it has finished, and was refused all the same");
+    assert!(!used("claude-2.1.325-retry-429.jsonl").rate_limited);
     assert_eq!(rejected.last_error.as_deref(), Some("api_error"));
     let codex: Vec<Standing> = (1..=5).map(|attempt| retrying(attempt, None)).collect();
     assert_eq!(standings("codex-0.166.0-429.jsonl")[1..6], codex);

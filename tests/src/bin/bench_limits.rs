@@ -30,6 +30,8 @@ fn main() {
         println!("usage: bench-limits KENNEL [bind|rest|memory]");
         return;
     };
+    // It is run from other directories.
+    let kennel = kennel.canonicalize().expect("KENNEL is there");
     let only = std::env::args().nth(2);
     let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
     let root = std::env::temp_dir().join(format!("kl-{}", std::process::id()));

@@ -49,6 +49,8 @@ pub struct Call {
     pub step: usize,
     /// The model that was asked for.
     pub model: String,
+    /// All that was told to it so far, results of tools included, oldest first.
+    pub told: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -178,7 +180,12 @@ impl Shared {
             None => (at, answer("Untitled").step()),
         };
         let model = model.to_owned();
-        held(&self.calls).push(Call { at: Instant::now(), script, step: step.0, model });
+        let told = lines.iter().filter_map(|line| match line {
+            Line::Told(text) => Some(text.clone()),
+            Line::Answered | Line::Other => None,
+        });
+        let told = told.collect();
+        held(&self.calls).push(Call { at: Instant::now(), script, step: step.0, model, told });
         step.1
     }
 

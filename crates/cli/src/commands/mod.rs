@@ -16,5 +16,6 @@ pub(crate) mod send;
 pub(crate) mod service;
 pub(crate) mod show;
 pub(crate) mod stop;
+pub(crate) mod story;
 pub(crate) mod usage;
 pub(crate) mod wait;

@@ -171,6 +171,9 @@ struct LimitArgs {
     /// Stop it when it has written, computed and got nothing for so long.
     #[arg(long, value_name = "D", value_parser = parse_bound)]
     idle: Option<Duration>,
+    /// Take an open call of a tool for idleness, too.
+    #[arg(long, requires = "idle")]
+    idle_tools: bool,
     /// Stop it if it is still there so long after its final result.
     #[arg(long, value_name = "D", value_parser = parse_bound)]
     finish: Option<Duration>,
@@ -202,6 +205,7 @@ impl LimitArgs {
             max_tokens: self.max_tokens,
             wall_ms: self.wall.map(ms),
             idle_ms: self.idle.map(ms),
+            idle_tools: self.idle_tools,
             finish_ms: self.finish.map(ms),
             memory: self.memory,
             pids: self.pids,

@@ -18,7 +18,7 @@ pub(crate) struct UsageArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
     Run,
-    /// Work for a story is in a slot named STORY:AGENT.
+    /// What is done for a story; runs of none are under `none`.
     Story,
     Agent,
     Day,

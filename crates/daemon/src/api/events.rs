@@ -10,6 +10,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
@@ -39,7 +40,7 @@ pub(super) struct EventsQuery {
 /// What became true, in order. With `Accept: text/event-stream` as server-sent events, whose ids
 /// are the lines' numbers: `Last-Event-ID` goes on after the last one read.
 #[utoipa::path(get, path = "/v1/events", params(EventsQuery),
-    responses((status = 200, body = wire::Events)))]
+    responses((status = 200, body = wire::Events), (status = 410, body = wire::ErrorBody)))]
 pub(super) async fn events(
     State(app): State<App>,
     headers: HeaderMap,
@@ -48,12 +49,14 @@ pub(super) async fn events(
     let Query(query) = query?;
     if stream::is_wanted(&headers) {
         let after = stream::last_read(&headers)?.or(query.after).unwrap_or(0);
+        app.check_place(after)?;
         return Ok(stream(app, after, Journal).into_response());
     }
     let after = query.after.unwrap_or(0);
+    app.check_place(after)?;
     let limit = query.limit.unwrap_or(MAX_LINES);
     let bound = Duration::from_millis(query.wait_ms).min(LONGEST_POLL);
-    app.until_after(after, bound).await?;
+    app.until_after(app.feed.watch(), after, bound).await?;
     let lines = app.feed.after(after, limit).await?;
     let events = told(&lines);
     let next = events.last().map_or(after, |event| event.seq);
@@ -68,6 +71,10 @@ fn told(lines: &Lines) -> Vec<wire::Event> {
 struct Journal;
 
 impl Pages for Journal {
+    fn newest(&self, app: &App) -> watch::Receiver<u64> {
+        app.feed.watch()
+    }
+
     async fn after(&mut self, app: &App, after: u64) -> Result<Page, StoreError> {
         let events = told(&app.feed.after(after, STREAM_LINES).await?);
         let next = events.last().map_or(after, |event| event.seq);

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use kennel_process::{Bindings, Binds, Connection, LimitReached, Limits as Bounds, Spec};
-use kennel_supervisor::Unenforceable;
+use kennel_supervisor::{Unenforceable, story};
 use kennel_transcript::files::{Belt, Chosen, belt, chosen_session};
 use kennel_transcript::{Countable, Format, Sources, can_count};
 
@@ -200,6 +200,7 @@ pub(super) fn count(
         usd: request.max_budget_usd,
         tokens: request.max_tokens,
         finish: request.finish_ms.map(|ms| ms as f64 / 1000.0),
+        idle_tools: request.idle_tools,
         prices,
     };
     let json = serde_json::to_string(&orders);
@@ -309,11 +310,21 @@ fn counted(account: Option<&Account>, limits: &wire::Limits) -> Vec<LimitReached
         .collect()
 }
 
-/// A limit of a run above, and what is left of it.
+/// A limit of a run above, or of its story, and what is left of it.
 pub(super) struct Left {
     kind: &'static str,
+    /// Whose: `run ID` or `story ID`.
     pub(super) of: String,
     left: f64,
+}
+
+/// What is left of the ceilings of a story.
+pub(super) fn left_of_story(story: &str, left: &story::Left) -> Vec<Left> {
+    let of = || format!("story {story}");
+    let turns = left.turns.map(|n| Left { kind: "max_turns", of: of(), left: n as f64 });
+    let usd = left.money_micros.map(|micros| micros as f64 / crate::story::MICROS);
+    let usd = usd.map(|usd| Left { kind: "max_budget_usd", of: of(), left: usd });
+    turns.into_iter().chain(usd).collect()
 }
 
 /// What is left of each limit that holds for whatever this run starts.
@@ -324,7 +335,7 @@ pub(super) fn left(app: &App, run: &KeptRun) -> Vec<Left> {
     by_words
         .filter_map(|(kind, max)| {
             let used = own.toward(kind)? + below.toward(kind)?;
-            Some(Left { kind, of: run.id.to_string(), left: max - used })
+            Some(Left { kind, of: format!("run {}", run.id), left: max - used })
         })
         .collect()
 }
@@ -338,7 +349,7 @@ pub(super) fn lower(
     let kind = left.kind;
     let whole = left.left.floor().max(0.0) as u64;
     let used_up = || {
-        let message = format!("run {} has nothing left of its limit {kind}", left.of);
+        let message = format!("{} has nothing left of its limit {kind}", left.of);
         ApiError::new(StatusCode::CONFLICT, "limit_used_up", message)
     };
     if left.left <= 0.0 || (whole == 0 && kind != "max_budget_usd") {
@@ -346,8 +357,7 @@ pub(super) fn lower(
     }
     let told = |kind, before: Option<String>, now: String| {
         let before = before.unwrap_or_else(|| "none".to_owned());
-        let note =
-            format!("limit {kind} is {now}, not {before}: that is left of run {}'s", left.of);
+        let note = format!("limit {kind} is {now}, not {before}: that is left of {}'s", left.of);
         Some((kind, note))
     };
     let count = |kind, limit: &mut Option<u64>| {

@@ -23,6 +23,7 @@ use kennel_process::Peer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 
 use super::error::ApiError;
 use crate::random::{self, TOKEN_DIGITS};
@@ -36,6 +37,11 @@ const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 const MAX_OWN_CONNECTIONS: usize = 1024;
 /// Connections at once over TCP: whoever opens them need not have the token yet.
 const MAX_TCP_CONNECTIONS: usize = 64;
+/// How long whoever connected over TCP may take to say what it wants: it may have no token, and
+/// keeps a place from others.
+const HEAD_BOUND: Duration = Duration::from_secs(10);
+/// What ends a request's head.
+const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 
 /// Who asks, as far as the connection tells.
 #[derive(Clone, Debug)]
@@ -61,7 +67,33 @@ impl Connected<IncomingStream<'_, Bounded>> for Asker {
 /// A connection that counts while it is open.
 pub(crate) struct Counted<S> {
     stream: S,
+    /// Until its first request was read.
+    head: Option<Head>,
     _place: OwnedSemaphorePermit,
+}
+
+/// A head that is being waited for.
+struct Head {
+    until: Pin<Box<Sleep>>,
+    /// How much of its end was just read.
+    matched: usize,
+}
+
+impl Head {
+    fn within(bound: Duration) -> Self {
+        Self { until: Box::pin(tokio::time::sleep(bound)), matched: 0 }
+    }
+
+    /// True if the end is among what was read.
+    fn ends_in(&mut self, bytes: &[u8]) -> bool {
+        bytes.iter().any(|byte| {
+            self.matched = match *byte == HEAD_END[self.matched] {
+                true => self.matched + 1,
+                false => usize::from(*byte == HEAD_END[0]),
+            };
+            self.matched == HEAD_END.len()
+        })
+    }
 }
 
 /// A listener that serves nobody but our own user and root.
@@ -104,7 +136,10 @@ impl axum::serve::Listener for Bounded {
         let place = place(&self.places).await;
         loop {
             match self.listener.accept().await {
-                Ok((stream, from)) => return (Counted { stream, _place: place }, from),
+                Ok((stream, from)) => {
+                    let head = Some(Head::within(HEAD_BOUND));
+                    return (Counted { stream, head, _place: place }, from);
+                }
                 Err(e) => {
                     tracing::error!("failed to accept a connection: {e}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -124,7 +159,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let Some(head) = &mut self.head else { return read };
+        match read {
+            Poll::Pending if head.until.as_mut().poll(cx).is_ready() => {
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Ready(Ok(())) if head.ends_in(&buffer.filled()[before..]) => {
+                self.head = None;
+                read
+            }
+            Poll::Pending | Poll::Ready(_) => read,
+        }
     }
 }
 
@@ -169,7 +216,7 @@ impl axum::serve::Listener for OwnersOnly {
             match self.listener.accept().await {
                 Ok((stream, from)) => {
                     if stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
-                        return (Counted { stream, _place: place }, from);
+                        return (Counted { stream, head: None, _place: place }, from);
                     }
                     tracing::warn!("turned a stranger away: {:?}", stream.peer_cred());
                 }
@@ -239,7 +286,8 @@ impl Guard {
 pub(crate) async fn guarded(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     match guard.check(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(e) => e.into_response(),
+        // It may not keep a place of those who may ask.
+        Err(e) => ([(header::CONNECTION, "close")], e).into_response(),
     }
 }
 
@@ -317,6 +365,45 @@ mod tests {
         ] {
             assert_eq!(asked(&headers).as_deref(), refused, "{headers:?}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_seen_however_it_is_cut() {
+        let ends = |pieces: &[&str]| {
+            let mut head = Head { until: Box::pin(tokio::time::sleep(Duration::ZERO)), matched: 0 };
+            pieces.iter().any(|piece| head.ends_in(piece.as_bytes()))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _within = runtime.enter();
+        assert!(ends(&["GET / HTTP/1.1\r\nhost: k\r\n\r\n"]));
+        assert!(ends(&["GET / HTTP/1.1\r\nhost: k\r", "\n", "\r", "\nmore"]));
+        assert!(ends(&["a\r\r\n\r\n"]));
+        assert!(!ends(&["GET / HTTP/1.1\r\nhost: k\r\n", "\r", "x\n"]));
+    }
+
+    #[test]
+    fn who_says_nothing_whole_in_time_is_let_go() {
+        use tokio::io::AsyncReadExt;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let read = |said: &'static [u8]| {
+            runtime.block_on(async move {
+                let (mut client, server) = tokio::io::duplex(64);
+                tokio::io::AsyncWriteExt::write_all(&mut client, said).await.unwrap();
+                let _place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+                let head = Some(Head::within(Duration::from_millis(50)));
+                let mut counted = Counted { stream: server, head, _place };
+                let mut all = Vec::new();
+                let mut reading = std::pin::pin!(counted.read_to_end(&mut all));
+                tokio::select! {
+                    read = &mut reading => read.unwrap_err().kind(),
+                    () = tokio::time::sleep(Duration::from_millis(300)) => io::ErrorKind::Other,
+                }
+            })
+        };
+        assert_eq!(read(b""), io::ErrorKind::TimedOut);
+        assert_eq!(read(b"GET / HTTP/1.1\r\n"), io::ErrorKind::TimedOut);
+        // Who has said it whole may take its time: it is told something, or follows.
+        assert_eq!(read(b"GET / HTTP/1.1\r\n\r\n"), io::ErrorKind::Other);
     }
 
     #[test]

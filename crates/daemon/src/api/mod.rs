@@ -17,6 +17,7 @@ pub(crate) mod output;
 mod plan;
 mod runs;
 pub(crate) mod start;
+mod stories;
 mod stream;
 mod usage;
 pub(crate) mod view;
@@ -48,6 +49,7 @@ use crate::mcp;
 use crate::metrics::Metrics;
 use crate::store::kept::KeptRun;
 use crate::store::{Meant, Store};
+use crate::story::now::{Landed, Projects, StoriesNow, Troubles};
 use crate::time::Time;
 use attach::Writers;
 pub(crate) use error::ApiError;
@@ -85,8 +87,15 @@ pub(crate) struct App {
     pub(crate) channels: Channels,
     pub(crate) charges: Charges,
     pub(crate) settings: Settings,
+    pub(crate) stories: StoriesNow,
+    pub(crate) projects: Projects,
+    pub(crate) troubles: Troubles,
+    pub(crate) landed: Landed,
     /// Held by the start of an agent until it is admitted or refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,
+    /// Held from looking what is kept of a story until that is changed: of two who ask at once, the
+    /// second finds what the first did.
+    pub(crate) story_words: Arc<Mutex<()>>,
 }
 
 /// Requests that wait for keepers. A keeper that stands still keeps each for a while: beyond these
@@ -150,6 +159,14 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(channels::list))
         .routes(routes!(channels::retry))
         .routes(routes!(channels::test))
+        .routes(routes!(stories::list, stories::add))
+        .routes(routes!(stories::show, stories::edit, stories::remove))
+        .routes(routes!(stories::move_to))
+        .routes(routes!(stories::block))
+        .routes(routes!(stories::unblock))
+        .routes(routes!(stories::freeze))
+        .routes(routes!(stories::archive))
+        .routes(routes!(stories::unpause))
         .routes(routes!(daemon::daemon))
         .routes(routes!(daemon::shutdown))
         .routes(routes!(doctor::examine, doctor::fix))

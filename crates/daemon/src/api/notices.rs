@@ -13,18 +13,21 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::Event as Sent;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::stream::{self, Page, Pages, sent, stream};
+use super::stream::{self, Page, Pages, sent, sent_json, stream};
 use super::view::{lagged, notice};
 use super::{App, BadQuery, LONGEST_POLL, parse, wire};
 use crate::feed::MAX_LINES;
+use crate::notice::word;
 use crate::random::new_run_id;
 use crate::store::consumer::{Ack, Consumer, Place};
-use crate::store::{Lines, StoreError, Wanted};
+use crate::store::{Line, Lines, StoreError, Wanted};
 use crate::time::Time;
 
 /// The longest name of a consumer.
@@ -70,7 +73,8 @@ pub(super) struct NoticesQuery {
 /// What deserves telling, in order. With `Accept: text/event-stream` as server-sent events, whose
 /// ids are the numbers to acknowledge.
 #[utoipa::path(get, path = "/v1/notices", params(NoticesQuery),
-    responses((status = 200, body = wire::Notices), (status = 409, body = wire::ErrorBody)))]
+    responses((status = 200, body = wire::Notices), (status = 409, body = wire::ErrorBody),
+        (status = 410, body = wire::ErrorBody)))]
 pub(super) async fn notices(
     State(app): State<App>,
     headers: HeaderMap,
@@ -96,10 +100,12 @@ pub(super) async fn notices(
     };
     if stream::is_wanted(&headers) {
         let after = stream::last_read(&headers)?.unwrap_or(after);
+        app.check_place(after)?;
         let wanted = Wanted { after, limit: STREAM_NOTICES, quiet, run };
         let told = Told { wanted, lag_told: false, _held: held };
         return Ok(stream(app, after, told).into_response());
     }
+    app.check_place(after)?;
     let bound = Duration::from_millis(query.wait_ms).min(LONGEST_POLL);
     let wanted = Wanted { after, limit, quiet, run };
     Ok(Json(app.notices_within(wanted, bound).await?).into_response())
@@ -122,7 +128,7 @@ impl App {
                 return Ok(wire::Notices { notices: told.collect(), next });
             }
             wanted.after = next;
-            self.until_after(next, left).await?;
+            self.until_after(self.feed.watch_notices(), next, left).await?;
         }
     }
 
@@ -193,15 +199,26 @@ struct Told {
 }
 
 impl Pages for Told {
+    fn newest(&self, app: &App) -> watch::Receiver<u64> {
+        app.feed.watch_notices()
+    }
+
     async fn after(&mut self, app: &App, after: u64) -> Result<Page, StoreError> {
         self.wanted.after = after;
         let (lines, next) = app.feed.notices(self.wanted.clone()).await?;
         let lag = lag(&self.wanted, &lines).filter(|_| !self.lag_told);
         self.lag_told |= lag.is_some();
-        let told = lag.into_iter().chain(lines.lines.iter().filter_map(notice));
-        let ready = told.map(|notice| sent(notice.seq, &notice.kind, &notice)).collect();
-        Ok(Page { ready, next })
+        let lag = lag.map(|notice| sent(notice.seq, &notice.kind, &notice));
+        let told = lines.lines.iter().filter_map(|line| sent_notice(app, line));
+        Ok(Page { ready: lag.into_iter().chain(told).collect(), next })
     }
+}
+
+/// A notice for one of those who follow; what it says is written once for all of them.
+fn sent_notice(app: &App, line: &Line) -> Option<Sent> {
+    let kind = word(line.notice.as_ref()?.kind);
+    let json = app.feed.written(line.seq, || serde_json::to_string(&notice(line)?).ok())?;
+    Some(sent_json(line.seq, kind, &json))
 }
 
 /// Who reads for which consumer.

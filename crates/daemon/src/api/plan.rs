@@ -14,6 +14,7 @@ use super::error::ApiError;
 use super::{App, limits, wire};
 use crate::config::argv::{Session, words};
 use crate::config::merge::{Source, merge};
+use crate::config::project::ProjectError;
 use crate::config::settings::{ConfigError, Found, InForce, Settings};
 use crate::config::trust::sha256;
 use crate::config::{Agent, Starts};
@@ -43,19 +44,35 @@ pub(super) fn digest(request: &wire::RunRequest) -> Result<String, ApiError> {
     Ok(sha256(&json))
 }
 
-/// Plans a request. Reads files, in a thread that may wait.
-pub(super) async fn plan(app: &App, request: wire::RunRequest) -> Result<Planned, ApiError> {
+/// Plans a request. Reads files, in a thread that may wait. Its agent may have been found already,
+/// whatever file is above the directory it works in:
+/// a worktree's is written by agents. Without one it is found by its name, as ever.
+pub(super) async fn plan_with(
+    app: &App,
+    request: wire::RunRequest,
+    found: Option<Found>,
+) -> Result<Planned, ApiError> {
     let settings = app.settings.clone();
-    let planned = tokio::task::spawn_blocking(move || planned(&settings, request));
+    let planned = tokio::task::spawn_blocking(move || planned(&settings, request, found));
     planned.await.map_err(|_| ApiError::leaving())?
 }
 
-fn planned(settings: &Settings, request: wire::RunRequest) -> Result<Planned, ApiError> {
+fn planned(
+    settings: &Settings,
+    request: wire::RunRequest,
+    found: Option<Found>,
+) -> Result<Planned, ApiError> {
     let now = settings.in_force()?;
-    match request.agent.clone() {
-        Some(name) => by_agent(settings, &now, &name, request),
-        None => plain(&now, request),
-    }
+    let (found, notes) = match (found, request.agent.as_deref()) {
+        (None, None) => return plain(&now, request),
+        (Some(_), _) | (None, Some(_)) if !request.command.is_empty() => {
+            let message = "an agent has its own command: say what to do as prompt";
+            return Err(ApiError::bad_request(message));
+        }
+        (Some(found), _) => (found, Vec::new()),
+        (None, Some(name)) => settings.agent(&now, name, Path::new(&request.cwd.0))?,
+    };
+    by_agent(&now, found, notes, request)
 }
 
 /// A command of the caller's own: only the caps are above it. Those that need its own words bind if
@@ -85,19 +102,15 @@ fn plain(now: &InForce, mut request: wire::RunRequest) -> Result<Planned, ApiErr
 }
 
 fn by_agent(
-    settings: &Settings,
     now: &InForce,
-    name: &str,
+    found: Found,
+    mut notes: Vec<String>,
     mut request: wire::RunRequest,
 ) -> Result<Planned, ApiError> {
-    if !request.command.is_empty() {
-        let message = "an agent has its own command: say what to do as prompt";
-        return Err(ApiError::bad_request(message));
-    }
     let asked = digest(&request)?;
-    let (found, mut notes) = settings.agent(now, name, Path::new(&request.cwd.0))?;
     notes.splice(0..0, now.notes.clone());
     let Found { agent, file } = found;
+    let name = agent.name.as_str();
     let dir = file.parent().unwrap_or(Path::new("/"));
     let session = request.resume.as_deref().map_or(Session::New, Session::Resumed);
     let command = words(&agent, dir, session, request.prompt.as_deref());
@@ -189,6 +202,24 @@ impl From<ConfigError> for ApiError {
                 StatusCode::FORBIDDEN,
                 "config_untrusted",
                 format!("read it, then `kennel trust {}`", file.display()),
+            ),
+            ConfigError::NoFile { file } => (
+                StatusCode::NOT_FOUND,
+                "config_not_found",
+                format!(
+                    "`kennel init` writes one with examples, then `kennel trust {}`",
+                    file.display()
+                ),
+            ),
+            ConfigError::Project(ProjectError::NotInRepository(_)) => (
+                StatusCode::NOT_FOUND,
+                "not_a_repository",
+                "stories belong to a repository of git: go to one, or name it".to_owned(),
+            ),
+            ConfigError::Project(_) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "repository_unreadable",
+                "`git status` there says what git makes of it".to_owned(),
             ),
             ConfigError::NoSuchAgent { .. } => (
                 StatusCode::NOT_FOUND,

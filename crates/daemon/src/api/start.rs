@@ -17,17 +17,20 @@ use kennel_process::{
     DEFAULT_GRACE, EnvBase, Environment, MAX_LABEL_BYTES, OnExit, RunId, Spec, Stdin, Streams,
     TerminalSize,
 };
+use kennel_supervisor::story::Left;
 use kennel_supervisor::{Claim, Event, Refusal};
 use tokio::sync::OwnedMutexGuard;
 
 use super::error::ApiError;
-use super::plan::{Planned, digest, plan};
+use super::plan::{Planned, digest, plan_with};
 use super::view::view;
 use super::{App, limits, parse, wire};
+use crate::config::settings::Found;
 use crate::event_loop::Outcome;
 use crate::random::new_run_id;
 use crate::redact::{Secrets, redact_argument};
-use crate::store::format::{Detail, Label, Request};
+use crate::steps::Step;
+use crate::store::format::{Detail, Label, Request, StepOf};
 use crate::store::kept::{KeptRun, Standing};
 use crate::time::Time;
 use crate::watch;
@@ -53,11 +56,34 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(begin(&app, request, None).await?)))
 }
 
+/// What a run is for, beside what can be asked for over the API.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    /// The run whose agent asks for it.
+    pub(crate) parent: Option<Arc<str>>,
+    /// What of a story it is.
+    pub(crate) step: Option<StepOf>,
+    /// What its story may still use.
+    pub(crate) left: Option<Left>,
+    /// The profile of its agent, if that is not to be looked for where it works: there its agent
+    /// could have changed it.
+    pub(crate) found: Option<Found>,
+}
+
 /// Has a run admitted and started, for the agent of the run `parent` if that asks for it.
 pub(crate) async fn begin(
     app: &App,
     request: wire::RunRequest,
     parent: Option<Arc<str>>,
+) -> Result<wire::Run, ApiError> {
+    begin_inside(app, request, Inside { parent, ..Inside::default() }).await
+}
+
+/// Has a run admitted and started.
+pub(crate) async fn begin_inside(
+    app: &App,
+    request: wire::RunRequest,
+    Inside { parent, step, left, found }: Inside,
 ) -> Result<wire::Run, ApiError> {
     let id = match &request.id {
         Some(id) => id.clone(),
@@ -75,9 +101,12 @@ pub(crate) async fn begin(
     if let Some(known) = app.asked_by_agent(&id, asked).await? {
         return app.started(&known.id).await;
     }
-    let mut planned = plan(app, request).await?;
+    let mut planned = plan_with(app, request, found).await?;
     if let Some(parent) = &parent {
         app.hold_to_what_is_left(parent, &mut planned).await?;
+    }
+    if let (Some(step), Some(left)) = (&step, &left) {
+        planned.hold_to(&limits::left_of_story(&step.story, left))?;
     }
     let turn = app.agent_turn(&planned).await;
     // Whoever had the turn before may have asked for the same.
@@ -92,6 +121,10 @@ pub(crate) async fn begin(
     let unenforceable = limits::unenforceable(&planned.request, format);
     let mut kept = kept(&id, &planned, worktree.as_ref(), &app.boot);
     kept.parent = parent.as_deref().map(str::to_owned);
+    if step.is_some() {
+        Step::without_script(&mut kept.command);
+    }
+    kept.step = step;
     let kept = Arc::new(kept);
     let mut spec = spec(run, planned.request, worktree)?;
     spec.ask = planned.gentle_signal.unwrap_or(spec.ask);
@@ -162,15 +195,9 @@ impl App {
         for id in self.above(&parent).await? {
             above.extend(self.live.get(&id));
         }
-        for left in above.iter().flat_map(|run| limits::left(self, run)) {
-            if let Some((kind, note)) = limits::lower(&mut planned.request.limits, &left)? {
-                planned
-                    .limits_from
-                    .insert(kind.to_owned(), format!("what run {} has left", left.of));
-                planned.notes.push(note);
-            }
-        }
-        Ok(())
+        let left: Vec<limits::Left> =
+            above.iter().flat_map(|run| limits::left(self, run)).collect();
+        planned.hold_to(&left)
     }
 
     /// Agents are admitted one after the other: how many of one there are is counted before.
@@ -229,6 +256,19 @@ impl App {
     /// Only ever removes an empty one: a run's own is never empty once its keeper was there.
     fn remove_unused_dir(&self, id: &str) {
         let _ = std::fs::remove_dir(self.home.run_dir(id));
+    }
+}
+
+impl Planned {
+    /// Lowers its limits to what is left elsewhere; never raises one.
+    fn hold_to(&mut self, left: &[limits::Left]) -> Result<(), ApiError> {
+        for left in left {
+            if let Some((kind, note)) = limits::lower(&mut self.request.limits, left)? {
+                self.limits_from.insert(kind.to_owned(), format!("what {} has left", left.of));
+                self.notes.push(note);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -299,6 +339,7 @@ fn kept(id: &str, planned: &Planned, worktree: Option<&String>, boot: &str) -> R
         at_ms: Time::now().0,
         boot: boot.to_owned(),
         parent: None,
+        step: None,
         notify: request.notify,
         watch: request.watch.clone(),
         heartbeat_ms: request.heartbeat_ms,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::stream::{Stream, unfold};
 use serde::Serialize;
@@ -29,6 +29,9 @@ pub(super) struct Page {
 
 /// What a stream is made of.
 pub(super) trait Pages: Send + 'static {
+    /// Wakes when there is more.
+    fn newest(&self, app: &App) -> watch::Receiver<u64>;
+
     /// What comes after a line.
     fn after(
         &mut self,
@@ -58,7 +61,11 @@ pub(super) fn last_read(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
 pub(super) fn sent(seq: u64, kind: &impl Serialize, data: &impl Serialize) -> Sent {
     let kind = serde_json::to_value(kind).ok();
     let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("event");
-    let data = serde_json::to_string(data).unwrap_or_default();
+    sent_json(seq, kind, &serde_json::to_string(data).unwrap_or_default())
+}
+
+/// The same, of what was written before.
+pub(super) fn sent_json(seq: u64, kind: &str, data: &str) -> Sent {
     Sent::default().id(seq.to_string()).event(kind).retry(RETRY).data(data)
 }
 
@@ -76,7 +83,7 @@ pub(super) fn stream<P: Pages>(
     after: u64,
     pages: P,
 ) -> Sse<impl Stream<Item = Result<Sent, Infallible>>> {
-    let newest = app.feed.watch();
+    let newest = pages.newest(&app);
     let follow = Follow { app, pages, after, newest, ready: VecDeque::new() };
     let events = unfold(follow, |mut follow| async move {
         let event = follow.next().await?;
@@ -110,9 +117,28 @@ impl<P: Pages> Follow<P> {
 }
 
 impl App {
+    /// Refuses a place that the journal has not come to: it was made anew since, and who waits for
+    /// the old numbers would miss all before them in silence.
+    pub(super) fn check_place(&self, after: u64) -> Result<(), ApiError> {
+        let last = self.feed.last();
+        if after <= last {
+            return Ok(());
+        }
+        let message = format!(
+            "there is no line {after}: the newest is {last}, so that the journal was begun anew \
+             since that number was given"
+        );
+        Err(ApiError::new(StatusCode::GONE, "journal_begun_anew", message)
+            .hint("begin with 0; what the old one told of runs is lost"))
+    }
+
     /// Waits until there is a line after this one, or the time is over.
-    pub(super) async fn until_after(&self, after: u64, bound: Duration) -> Result<(), ApiError> {
-        let mut newest = self.feed.watch();
+    pub(super) async fn until_after(
+        &self,
+        mut newest: watch::Receiver<u64>,
+        after: u64,
+        bound: Duration,
+    ) -> Result<(), ApiError> {
         let mut leaving = self.leaving.clone();
         tokio::select! {
             _ = newest.wait_for(|newest| *newest > after) => Ok(()),

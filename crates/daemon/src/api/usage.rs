@@ -62,7 +62,7 @@ pub(super) async fn usage(
                 (By::Model, Some(account)) => by_model(&mut lines, account),
                 (By::Model, None) => add(line(&mut lines, "unknown"), None),
                 (By::Run, _) => add(line(&mut lines, &run.id), account.as_ref()),
-                (By::Story, _) => add(line(&mut lines, story(&run)), account.as_ref()),
+                (By::Story, _) => add(line(&mut lines, &story(&run)), account.as_ref()),
                 (By::Agent, _) => add(line(&mut lines, &agent(&run)), account.as_ref()),
                 (By::Day, _) => add(line(&mut lines, &day(&run)), account.as_ref()),
             }
@@ -105,11 +105,15 @@ fn add(line: &mut wire::UsageLine, account: Option<&Account>) {
     add_tokens(&mut line.tokens, &account.tokens);
 }
 
-/// The story of a run: work for one is in the slot `STORY:AGENT`. Slots of ours are nobody's story.
-fn story(run: &KeptRun) -> &str {
+/// The story of a run: what it is a step of, or what a slot `STORY:AGENT` of somebody's is named
+/// for. Slots of ours are nobody's story.
+fn story(run: &KeptRun) -> String {
+    if let Some(step) = &run.request.step {
+        return format!("{}/{}", step.project, step.story);
+    }
     match run.slot.split_once(':') {
-        Some((story, _)) if story != "channel" => story,
-        Some(_) | None => "none",
+        Some((story, _)) if story != "channel" => story.to_owned(),
+        Some(_) | None => "none".to_owned(),
     }
 }
 

@@ -6,9 +6,12 @@ use kennel_process::{Cause, End, ExitStatus, LimitReached, Survivor, UnknownStat
 use super::error::start_error;
 use super::wire;
 use crate::meter::{Account, AccountTokens};
+use crate::notice::{Named, Told};
 use crate::store::Line;
 use crate::store::format::{self, Detail, Ended, Stuck};
 use crate::store::kept::{KeptRun, Standing};
+use crate::store::story_format;
+use crate::story::words;
 use crate::time::Time;
 use kennel_supervisor as mind;
 
@@ -28,6 +31,7 @@ pub(crate) fn view(run: &KeptRun) -> wire::Run {
         stdin: request.stdin || request.terminal,
         grace_ms: request.grace_ms,
         parent: request.parent.clone(),
+        story: request.step.as_ref().map(|step| format!("{}/{}", step.project, step.story)),
         notify: request.notify,
         watch: request.watch.clone(),
         heartbeat_ms: request.heartbeat_ms,
@@ -61,6 +65,8 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         kind: Kind::ShuttingDown,
         run: line.run.as_deref().map(str::to_owned),
         slot: line.slot.as_deref().map(str::to_owned),
+        story: None,
+        message: None,
         stop: None,
         leader: None,
         containment: None,
@@ -89,9 +95,20 @@ pub(crate) fn event(line: &Line) -> wire::Event {
         format::Fact::Ended { ending: format::Ending::Lost } => Kind::Lost,
         format::Fact::Ended { .. } => Kind::Ended,
         format::Fact::ShuttingDown => Kind::ShuttingDown,
+        format::Fact::Story(fact) => {
+            let fact = fact.of();
+            // A provider's pause is no story's.
+            event.story = Some(story_format::place(&fact)).filter(|place| place != "/");
+            event.message = words::fact(&fact);
+            Kind::Story
+        }
     };
     match &*line.detail {
-        Detail::Nothing | Detail::Request(_) | Detail::Matched(_) | Detail::Heartbeat(_) => {}
+        Detail::Nothing
+        | Detail::Shutdown
+        | Detail::Request(_)
+        | Detail::Matched(_)
+        | Detail::Heartbeat(_) => {}
         Detail::Started(started) => {
             event.leader = Some(wire::Process { pid: started.leader.pid });
             event.containment = Some(started.containment.to_string());
@@ -115,6 +132,9 @@ pub(crate) fn event(line: &Line) -> wire::Event {
 /// A line of the journal as the notice it is. `None` if it is none.
 pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
     let named = line.notice.as_ref()?;
+    if let format::Fact::Story(fact) = &*line.fact {
+        return Some(story_notice(line, named, &fact.of()));
+    }
     let mut notice = wire::Notice {
         seq: line.seq,
         run: line.run.as_deref()?.to_owned(),
@@ -125,7 +145,11 @@ pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
         ..beside(named.id.clone(), kind_of(named.kind))
     };
     match &*line.detail {
-        Detail::Nothing | Detail::Request(_) | Detail::Exited(_) | Detail::Heartbeat(_) => {}
+        Detail::Nothing
+        | Detail::Shutdown
+        | Detail::Request(_)
+        | Detail::Exited(_)
+        | Detail::Heartbeat(_) => {}
         Detail::Started(started) => {
             notice.leader = Some(wire::Process { pid: started.leader.pid });
         }
@@ -145,6 +169,42 @@ pub(crate) fn notice(line: &Line) -> Option<wire::Notice> {
         notice.until = until_ms.map(Time);
     }
     Some(notice)
+}
+
+fn story_notice(line: &Line, named: &Named, fact: &mind::StoryFact) -> wire::Notice {
+    use mind::StoryFact as F;
+    let run = story_format::step_of(fact).map(|step| step.run().as_str().to_owned());
+    let until = match fact {
+        F::Paused { until_ms, .. } => Some(Time(*until_ms)),
+        F::PipelineSet { .. }
+        | F::Added { .. }
+        | F::Edited { .. }
+        | F::Moved { .. }
+        | F::Advanced { .. }
+        | F::Held { .. }
+        | F::Unheld(_)
+        | F::Leaving { .. }
+        | F::Left(_)
+        | F::StepBegun { .. }
+        | F::StepStarted(_)
+        | F::StepRefused { .. }
+        | F::StepStopping(_)
+        | F::StepEnded { .. }
+        | F::StrayFound(_)
+        | F::StrayEnded(_)
+        | F::Unpaused(_) => None,
+    };
+    wire::Notice {
+        seq: line.seq,
+        run: run.unwrap_or_default(),
+        at: line.at,
+        quiet: named.quiet,
+        until,
+        story: fact.story().map(ToString::to_string),
+        stage: words::stage(fact).map(|stage| stage.as_str().to_owned()),
+        message: words::fact(fact),
+        ..beside(named.id.clone(), kind_of(named.kind))
+    }
 }
 
 /// What a consumer is told in the place of notices that are not kept any more.
@@ -179,21 +239,31 @@ fn beside(id: String, kind: wire::NoticeKind) -> wire::Notice {
         usage: None,
         tail: None,
         through: None,
+        story: None,
+        stage: None,
+        message: None,
     }
 }
 
-fn kind_of(kind: mind::Kind) -> wire::NoticeKind {
+fn kind_of(kind: Told) -> wire::NoticeKind {
     match kind {
-        mind::Kind::Started => wire::NoticeKind::Started,
-        mind::Kind::LimitWarning => wire::NoticeKind::LimitWarning,
-        mind::Kind::LimitReached => wire::NoticeKind::LimitReached,
-        mind::Kind::Stuck => wire::NoticeKind::Stuck,
-        mind::Kind::Waiting => wire::NoticeKind::Waiting,
-        mind::Kind::RateLimited => wire::NoticeKind::RateLimited,
-        mind::Kind::WatchMatch => wire::NoticeKind::WatchMatch,
-        mind::Kind::Heartbeat => wire::NoticeKind::Heartbeat,
-        mind::Kind::Ended => wire::NoticeKind::Ended,
-        mind::Kind::Settled => wire::NoticeKind::Settled,
+        Told::Run(mind::Kind::Started) => wire::NoticeKind::Started,
+        Told::Run(mind::Kind::LimitWarning) => wire::NoticeKind::LimitWarning,
+        Told::Run(mind::Kind::LimitReached) => wire::NoticeKind::LimitReached,
+        Told::Run(mind::Kind::Stuck) => wire::NoticeKind::Stuck,
+        Told::Run(mind::Kind::Waiting) => wire::NoticeKind::Waiting,
+        Told::Run(mind::Kind::RateLimited) => wire::NoticeKind::RateLimited,
+        Told::Run(mind::Kind::WatchMatch) => wire::NoticeKind::WatchMatch,
+        Told::Run(mind::Kind::Heartbeat) => wire::NoticeKind::Heartbeat,
+        Told::Run(mind::Kind::Ended) => wire::NoticeKind::Ended,
+        Told::Run(mind::Kind::Settled) => wire::NoticeKind::Settled,
+        Told::Story(mind::StoryKind::Moved) => wire::NoticeKind::StoryMoved,
+        Told::Story(mind::StoryKind::Done) => wire::NoticeKind::StoryDone,
+        Told::Story(mind::StoryKind::Retried) => wire::NoticeKind::StoryRetried,
+        Told::Story(mind::StoryKind::SentBack) => wire::NoticeKind::StorySentBack,
+        Told::Story(mind::StoryKind::Blocked) => wire::NoticeKind::StoryBlocked,
+        Told::Story(mind::StoryKind::Gone) => wire::NoticeKind::StoryGone,
+        Told::Story(mind::StoryKind::Paused) => wire::NoticeKind::ProviderPaused,
     }
 }
 
@@ -364,4 +434,52 @@ fn survivors_of(stuck: &Stuck) -> Vec<wire::Survivor> {
         reason: s.reason.to_string(),
     };
     stuck.survivors.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoryEntry;
+    use crate::store::story_format::tests::every_fact;
+
+    #[test]
+    fn every_notice_of_stories_says_whose_it_is_and_what_happened() {
+        let mut kinds = std::collections::BTreeMap::new();
+        for fact in every_fact() {
+            // Stories in which nothing was told yet: each notice is the first of its kind.
+            let mut stories = mind::Stories::default();
+            every_fact().iter().take(2).for_each(|fact| stories.apply(fact));
+            let Some(told) = stories.notice_of(&fact) else { continue };
+            let named = Some(Named::of_story(&told));
+            let entry = StoryEntry { fact, at: Time(5), notice: named, words: None };
+            let told = notice(&Line::of_story(9, &entry)).expect("it is one");
+            assert_eq!((told.seq, told.at), (9, Time(5)));
+            let about_story = told.kind != wire::NoticeKind::ProviderPaused;
+            assert_eq!(told.story.as_deref(), about_story.then_some("shop/7"));
+            assert_eq!(told.until.is_some(), !about_story);
+            assert!(["", "shop_7_3"].contains(&told.run.as_str()), "{}", told.run);
+            assert!(told.message.is_some(), "{}", told.id);
+            let word = serde_json::to_value(told.kind).unwrap();
+            kinds.insert(word.as_str().unwrap().to_owned(), (told.id, told.stage));
+        }
+        let words: Vec<&str> = kinds.keys().map(String::as_str).collect();
+        assert_eq!(
+            words,
+            [
+                "provider_paused",
+                "story_blocked",
+                "story_done",
+                "story_gone",
+                "story_moved",
+                "story_retried",
+                "story_sent_back",
+            ]
+        );
+        assert_eq!(
+            kinds["story_moved"],
+            ("story/shop/7/moved/1".to_owned(), Some("qa".to_owned()))
+        );
+        assert_eq!(kinds["story_sent_back"].1.as_deref(), Some("coding"));
+        assert_eq!(kinds["provider_paused"].0, "provider/anthropic/paused/1");
+    }
 }

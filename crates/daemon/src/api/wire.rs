@@ -1,6 +1,8 @@
 //! The public shapes of the API, shared with every client. Owns the names scripts rely on: fields
 //! may be added, never renamed or removed.
 
+mod story;
+
 use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +11,7 @@ use utoipa::ToSchema;
 pub use crate::tail::{Tail, Tails};
 use crate::text::Text;
 use crate::time::Time;
+pub use story::*;
 
 /// Asks for a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -164,6 +167,9 @@ pub struct Limits {
     /// Milliseconds without output, growth of its transcript, or processor time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
+    /// True if an agent that waits for a tool is idle too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle_tools: bool,
     /// Milliseconds between its final result and its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_ms: Option<u64>,
@@ -225,6 +231,9 @@ pub struct Run {
     /// The run whose agent asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// The story that it is a step of: `PROJECT/ID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub story: Option<String>,
     /// When its end is told.
     #[serde(default)]
     pub notify: Notify,
@@ -562,6 +571,12 @@ pub struct Event {
     pub run: Option<String>,
     /// The slot of that run.
     pub slot: Option<String>,
+    /// Of `story`: `PROJECT/ID`, or `PROJECT/` if it is about all stories of a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub story: Option<String>,
+    /// Of `story`: what, in a sentence, if it is worth one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// How it is to end, of `stopping`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
@@ -619,6 +634,8 @@ pub enum EventKind {
     Ended,
     /// The daemon admits no more runs.
     ShuttingDown,
+    /// Something about stories.
+    Story,
     /// Older lines are not kept any more. Not a line itself.
     Removed,
 }
@@ -637,9 +654,10 @@ pub struct Stop {
 pub struct Notice {
     /// Its place in the journal: what `ack` takes.
     pub seq: u64,
-    /// `RUN/KIND/N`: the same for ever, so that who is told twice can know it.
+    /// `RUN/KIND/N`: the same for ever, so that who is told twice can know it. Of stories
+    /// `story/PROJECT/ID/KIND/N`, of providers `provider/NAME/paused/N`.
     pub id: String,
-    /// Whose.
+    /// Whose. With a kind of stories: the run of the step it is about, or empty.
     pub run: String,
     /// Its slot.
     pub slot: Option<String>,
@@ -663,7 +681,7 @@ pub struct Notice {
     /// With `stuck`: the first of those who are left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub survivors: Vec<Survivor>,
-    /// With `rate_limited`: until when, if that was said.
+    /// With `rate_limited`: until when, if that was said. With `provider_paused`: until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Time>,
@@ -685,6 +703,15 @@ pub struct Notice {
     /// With `lagged`: notices up to this number are not kept any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<u64>,
+    /// With a kind of stories: `PROJECT/ID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub story: Option<String>,
+    /// With a kind of stories: the stage it goes to, or that failed, where that is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// With a kind of stories: what happened, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// What a notice is about.
@@ -711,6 +738,20 @@ pub enum NoticeKind {
     Ended,
     /// It was lost, and now its death is proven: its slot is free.
     Settled,
+    /// A story is in another stage.
+    StoryMoved,
+    /// A story is done.
+    StoryDone,
+    /// A stage of a story is tried again.
+    StoryRetried,
+    /// A story goes back to an earlier stage.
+    StorySentBack,
+    /// A story has to be looked at.
+    StoryBlocked,
+    /// A story is archived or removed.
+    StoryGone,
+    /// A provider is not asked for a while.
+    ProviderPaused,
     /// Not a notice itself: some were removed before this consumer came for them.
     Lagged,
     /// Not in the journal: somebody tries a channel.

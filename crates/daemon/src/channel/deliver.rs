@@ -104,12 +104,16 @@ impl Postman {
     pub(super) async fn page(&self, after: u64, limit: usize) -> (Vec<wire::Notice>, u64) {
         let wanted = Wanted { after, limit, quiet: false, run: None };
         let (lines, next) = self.insist(|| self.app.feed.notices(wanted.clone())).await;
-        if let Some(through) = lines.removed_through.filter(|_| after > 0) {
+        let missed = lines.removed_through.filter(|_| after > 0);
+        if let Some(through) = missed {
             let name = &self.channel.name;
             tracing::warn!("channel {name}: notices up to {through} are not kept any more");
         }
+        // Whatever it wants to hear of may have been among them.
+        let missed = missed.map(|through| view::lagged(after, through));
         let told = lines.lines.iter().filter_map(view::notice);
-        (told.filter(|notice| wants(&self.channel, notice)).collect(), next)
+        let told = told.filter(|notice| wants(&self.channel, notice));
+        (missed.into_iter().chain(told).collect(), next)
     }
 
     /// Waits for something new. False if the daemon leaves.

@@ -151,6 +151,7 @@ pub(super) fn command(
         name: String::new(),
         role: Role::Other,
         starts,
+        provider: String::new(),
         prompt: None,
         limits: Default::default(),
         grace: None,

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use kennel_supervisor::Kind;
+use kennel_supervisor::{Kind, StoryKind};
 
 use crate::api::wire::{self, NoticeKind};
+use crate::notice::Told;
 use crate::tail::Tail;
 
 /// The most notices that one prompt quotes in full; more are named.
@@ -13,20 +14,28 @@ const MAX_QUOTED: usize = 20;
 const MAX_PROMPT_BYTES: usize = 32 << 10;
 
 /// The kind as the journal has it; `None` for what is not in it.
-pub(super) fn kind_of(kind: NoticeKind) -> Option<Kind> {
-    match kind {
-        NoticeKind::Started => Some(Kind::Started),
-        NoticeKind::LimitWarning => Some(Kind::LimitWarning),
-        NoticeKind::LimitReached => Some(Kind::LimitReached),
-        NoticeKind::Stuck => Some(Kind::Stuck),
-        NoticeKind::Waiting => Some(Kind::Waiting),
-        NoticeKind::RateLimited => Some(Kind::RateLimited),
-        NoticeKind::WatchMatch => Some(Kind::WatchMatch),
-        NoticeKind::Heartbeat => Some(Kind::Heartbeat),
-        NoticeKind::Ended => Some(Kind::Ended),
-        NoticeKind::Settled => Some(Kind::Settled),
-        NoticeKind::Lagged | NoticeKind::Test => None,
-    }
+pub(super) fn kind_of(kind: NoticeKind) -> Option<Told> {
+    let kind = match kind {
+        NoticeKind::Started => Told::Run(Kind::Started),
+        NoticeKind::LimitWarning => Told::Run(Kind::LimitWarning),
+        NoticeKind::LimitReached => Told::Run(Kind::LimitReached),
+        NoticeKind::Stuck => Told::Run(Kind::Stuck),
+        NoticeKind::Waiting => Told::Run(Kind::Waiting),
+        NoticeKind::RateLimited => Told::Run(Kind::RateLimited),
+        NoticeKind::WatchMatch => Told::Run(Kind::WatchMatch),
+        NoticeKind::Heartbeat => Told::Run(Kind::Heartbeat),
+        NoticeKind::Ended => Told::Run(Kind::Ended),
+        NoticeKind::Settled => Told::Run(Kind::Settled),
+        NoticeKind::StoryMoved => Told::Story(StoryKind::Moved),
+        NoticeKind::StoryDone => Told::Story(StoryKind::Done),
+        NoticeKind::StoryRetried => Told::Story(StoryKind::Retried),
+        NoticeKind::StorySentBack => Told::Story(StoryKind::SentBack),
+        NoticeKind::StoryBlocked => Told::Story(StoryKind::Blocked),
+        NoticeKind::StoryGone => Told::Story(StoryKind::Gone),
+        NoticeKind::ProviderPaused => Told::Story(StoryKind::Paused),
+        NoticeKind::Lagged | NoticeKind::Test => return None,
+    };
+    Some(kind)
 }
 
 /// The kind's word.
@@ -41,7 +50,11 @@ pub(super) fn kind_word(kind: NoticeKind) -> &'static str {
 /// True if something went wrong. A run that somebody stopped has not failed.
 pub(super) fn is_failure(notice: &wire::Notice) -> bool {
     match notice.kind {
-        NoticeKind::LimitReached | NoticeKind::Stuck => true,
+        NoticeKind::LimitReached
+        | NoticeKind::Stuck
+        | NoticeKind::StoryRetried
+        | NoticeKind::StorySentBack
+        | NoticeKind::StoryBlocked => true,
         NoticeKind::Ended | NoticeKind::Settled => notice.end.as_ref().is_some_and(failed),
         NoticeKind::Started
         | NoticeKind::LimitWarning
@@ -49,6 +62,10 @@ pub(super) fn is_failure(notice: &wire::Notice) -> bool {
         | NoticeKind::RateLimited
         | NoticeKind::WatchMatch
         | NoticeKind::Heartbeat
+        | NoticeKind::StoryMoved
+        | NoticeKind::StoryDone
+        | NoticeKind::StoryGone
+        | NoticeKind::ProviderPaused
         | NoticeKind::Lagged
         | NoticeKind::Test => false,
     }
@@ -91,9 +108,25 @@ pub(super) fn line(notice: &wire::Notice) -> String {
             let how = notice.end.as_ref().map_or_else(|| "ended".to_owned(), end);
             format!("{who} {how}")
         }
+        NoticeKind::StoryMoved
+        | NoticeKind::StoryDone
+        | NoticeKind::StoryRetried
+        | NoticeKind::StorySentBack
+        | NoticeKind::StoryBlocked
+        | NoticeKind::StoryGone => {
+            let story = notice.story.as_deref().unwrap_or("?");
+            format!("story {story}: {}", message(notice))
+        }
+        NoticeKind::ProviderPaused => format!("provider {}", message(notice)),
         NoticeKind::Lagged => "some notices are not kept any more".to_owned(),
         NoticeKind::Test => "a test of this channel: nothing has happened".to_owned(),
     }
+}
+
+/// What is said of stories is in the notice itself; its kind alone if a later kennel left it out.
+fn message(notice: &wire::Notice) -> String {
+    let kind = || kind_word(notice.kind).replace('_', " ");
+    notice.message.clone().unwrap_or_else(kind)
 }
 
 fn end(end: &wire::End) -> String {
@@ -159,4 +192,43 @@ fn cut(mut text: String) -> String {
         text.push_str("\n(the rest is left out)\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notice::{KINDS, word};
+
+    fn of(kind: &str) -> wire::Notice {
+        let kind = serde_json::from_value(kind.into()).expect("a kind of the API");
+        let story = Some("shop/7".to_owned());
+        wire::Notice { kind, story, ..crate::api::view::test_notice("x") }
+    }
+
+    #[test]
+    fn every_kind_of_the_journal_is_one_of_the_api_by_the_same_word() {
+        for kind in KINDS {
+            let notice = of(word(kind));
+            assert_eq!(kind_of(notice.kind), Some(kind));
+            assert_eq!(kind_word(notice.kind), word(kind));
+        }
+    }
+
+    #[test]
+    fn a_story_that_is_held_up_has_failed() {
+        for (kind, failure, said) in [
+            ("story_moved", false, "story shop/7: moved to qa"),
+            ("story_done", false, "story shop/7: moved to qa"),
+            ("story_gone", false, "story shop/7: moved to qa"),
+            ("provider_paused", false, "provider moved to qa"),
+            ("story_retried", true, "story shop/7: moved to qa"),
+            ("story_sent_back", true, "story shop/7: moved to qa"),
+            ("story_blocked", true, "story shop/7: moved to qa"),
+        ] {
+            let message = Some("moved to qa".to_owned());
+            let notice = wire::Notice { message, ..of(kind) };
+            assert_eq!((is_failure(&notice), line(&notice).as_str()), (failure, said), "{kind}");
+        }
+        assert_eq!(line(&of("story_sent_back")), "story shop/7: story sent back");
+    }
 }

@@ -113,6 +113,9 @@ pub fn merge(
         axis.copy(limits, &mut merged.limits);
         merged.from.insert(axis.kind(limits).to_owned(), who.to_owned());
     }
+    // It makes the bound narrower, so that whoever wants it so is heard.
+    let own = profile.is_some_and(|own| own.limits.idle_tools);
+    merged.limits.idle_tools = cap.limits.idle_tools || own || caller.idle_tools;
     Ok(merged)
 }
 
@@ -279,6 +282,7 @@ mod tests {
             max_tokens: Some(1),
             wall_ms: Some(1),
             idle_ms: Some(90_000),
+            idle_tools: true,
             finish_ms: Some(7_200_000),
             memory: Some(3 << 30),
             pids: Some(1),

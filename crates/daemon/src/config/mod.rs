@@ -4,17 +4,23 @@
 //! bytes --parse--> User | Repository, or every problem with its line and the nearest right key
 //!   settings   which files count here, their last good version, and who was trusted with what
 //!   plan       an agent, a prompt and the caller's flags become what a run is asked for
+//!   project    a directory becomes a project: its main checkout, and what may be used of its file
+//!   pipeline   a repository's file becomes what the mind of stories goes by
 //! ```
 //!
-//! Owns: the shapes. Only `settings`, `trust` and `init` look at a disk; nothing here starts
-//! anything. A repository's file decides nothing above the user's own caps, and nothing of it is
-//! used before somebody trusted exactly these bytes.
+//! Owns: the shapes. Only `settings`, `project`, `checkout`, `trust` and `init` look at a disk;
+//! nothing here starts anything. A repository's file decides nothing above the user's own caps, and
+//! nothing of it is used before somebody trusted exactly these bytes.
 
 pub mod argv;
+mod checkout;
 pub mod init;
 pub mod merge;
 mod parse;
+pub mod pipeline;
 mod problem;
+pub mod project;
+mod provider;
 pub mod report;
 pub mod settings;
 mod stages;
@@ -27,9 +33,10 @@ use std::time::Duration;
 use kennel_process::Signal;
 
 use crate::api::wire::Limits;
+use crate::steps::MergeMode;
 
 pub use parse::{repository, user};
-pub use problem::Problem;
+pub use problem::{Problem, nearest};
 
 /// The name of a repository's file.
 pub const REPOSITORY_FILE: &str = "kennel.toml";
@@ -72,6 +79,8 @@ pub struct Agent {
     pub role: Role,
     /// What is started.
     pub starts: Starts,
+    /// Who serves it: what is paused together when one of them takes no more.
+    pub provider: String,
     /// What it is told before anything else.
     pub prompt: Option<String>,
     /// Bounds on each of its runs.
@@ -166,6 +175,8 @@ pub struct Stage {
     pub agents: Vec<String>,
     /// What has to succeed before a story leaves it for the next.
     pub gates: Vec<Vec<String>>,
+    /// True if the story is merged with its base before the gates, and lands on it after them.
+    pub merge: bool,
     /// Where a story goes from it.
     pub next: Option<String>,
     /// Where it goes if the gates or the agent fail; it stays if not said.
@@ -182,26 +193,87 @@ pub enum StageKind {
     /// It waits for somebody.
     Hold,
     /// Nothing is to be done any more.
-    Terminal,
+    Terminal {
+        /// True if who depends on a story that is here may go on.
+        success: bool,
+    },
 }
 
-/// How stories are worked on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Retries of a stage, if nobody says how many: what three tries with the failure before their eyes
+/// do not solve, a person should see.
+const USUAL_RETRIES: u32 = 3;
+/// What branches of ours begin with, if nobody says.
+const USUAL_PREFIX: &str = "kennel/";
+/// How long a gate may take, if nobody says: longer than most test suites, and short enough that
+/// one that hangs is told of the same hour.
+const USUAL_GATE_WALL: Duration = Duration::from_secs(30 * 60);
+/// How much a gate may write, if nobody says: the noisiest suites stay below, a loop that prints
+/// does not fill a disk.
+const USUAL_GATE_OUTPUT_BYTES: u64 = 256 << 20;
+/// The first wait before a retry, if nobody says: long enough for what is flaky to pass.
+const USUAL_RETRY_WAIT: Duration = Duration::from_secs(10);
+/// The longest wait, if nobody says: what is still wrong then is not getting better by waiting.
+const USUAL_RETRY_WAIT_MOST: Duration = Duration::from_secs(15 * 60);
+
+/// How stories are worked on. What a file does not say is the usual.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// The branch that work starts from and goes back to.
+    /// The branch that work starts from and goes back to; the one the main checkout is on if not
+    /// said.
     pub base_branch: Option<String>,
     /// How often a stage is tried again before a story is blocked.
-    pub max_retries: Option<u32>,
+    pub max_retries: u32,
+    /// The first wait before that; it doubles.
+    pub retry_wait: Duration,
+    /// The longest wait before that.
+    pub retry_wait_most: Duration,
+    /// How a story's branch meets its base.
+    pub merge: MergeMode,
+    /// How long a gate may take.
+    pub gate_wall: Duration,
+    /// How many bytes a gate may write.
+    pub gate_output: u64,
+    /// What a change of the main checkout means while a story is worked on.
+    pub main_checkout: MainCheckout,
     /// Where worktrees are made.
     pub worktree_root: Option<String>,
     /// What every branch of ours begins with.
-    pub branch_prefix: Option<String>,
+    pub branch_prefix: String,
     /// Files to copy into a worktree, beside those of `.worktreeinclude`.
     pub copy: Vec<String>,
     /// What is run in a new worktree.
     pub setup: Vec<Vec<String>>,
     /// What is run before one is removed.
     pub teardown: Vec<Vec<String>>,
+}
+
+impl Default for Project {
+    fn default() -> Self {
+        Self {
+            base_branch: None,
+            max_retries: USUAL_RETRIES,
+            retry_wait: USUAL_RETRY_WAIT,
+            retry_wait_most: USUAL_RETRY_WAIT_MOST,
+            merge: MergeMode::Rebase,
+            gate_wall: USUAL_GATE_WALL,
+            gate_output: USUAL_GATE_OUTPUT_BYTES,
+            main_checkout: MainCheckout::Guard,
+            worktree_root: None,
+            branch_prefix: USUAL_PREFIX.to_owned(),
+            copy: Vec::new(),
+            setup: Vec::new(),
+            teardown: Vec::new(),
+        }
+    }
+}
+
+/// Whose the main checkout is while a run of a story works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MainCheckout {
+    /// Nobody's: a change of it blocks the story.
+    Guard,
+    /// The user works there too: a change is only told.
+    Share,
 }
 
 /// Where notices go.

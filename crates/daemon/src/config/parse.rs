@@ -15,11 +15,12 @@ use toml::de::DeTable;
 use super::problem::{Problem, Problems};
 use super::table::{Table, one_of};
 use super::{
-    Agent, Channel, Client, Delivery, MAX_CHANNELS, MAX_FILE_BYTES, MAX_TRIES, Project, Repository,
-    Resume, Role, Secret, Starts, User, stages,
+    Agent, Channel, Client, Delivery, MAX_CHANNELS, MAX_FILE_BYTES, MAX_TRIES, MainCheckout,
+    Project, Repository, Resume, Role, Secret, Starts, User, provider, stages,
 };
 use crate::api::wire::Limits;
 use crate::notice::{KINDS, kind_of_word, word};
+use crate::steps::{MergeMode, is_branch_name};
 
 /// The longest name of an agent, a stage or a channel: it is a slot's and a branch's part too.
 const MAX_NAME_BYTES: usize = 64;
@@ -148,6 +149,7 @@ fn limits(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Limits {
         max_tokens: table.number(to, "max_tokens", 1),
         wall_ms: bound(table, to, "wall"),
         idle_ms: bound(table, to, "idle"),
+        idle_tools: table.flag(to, "idle_tools").unwrap_or(false),
         finish_ms: bound(table, to, "finish"),
         memory: bytes(table, to, "memory"),
         pids: table.small_number(to, "pids", 1),
@@ -191,23 +193,41 @@ fn agents(root: &Table<'_, '_>, to: &mut Problems<'_>) -> Vec<Agent> {
             table.wrong(to, "resume", "a command has no session: only a client's can go on");
         }
         let usual = if client.is_some() { Resume::Session } else { Resume::Never };
+        let served_by = provider(table, to);
         let prompt = table.text(to, "prompt");
         if prompt.as_ref().is_some_and(|prompt| prompt.contains('\0')) {
             table.wrong(to, "prompt", "it has a zero byte, which no argument can have");
         }
+        let limits = limits(table, to);
+        let (grace, signal) = (grace(table, to), gentle_signal(table, to));
+        let env = table.variables(to, "env").unwrap_or_default();
+        let max_instances = table.small_number(to, "max_instances", 1);
+        let starts = starts?;
         Some(Agent {
+            provider: served_by.unwrap_or_else(|| provider::usual(&name, &starts)),
             name,
             role,
-            starts: starts?,
+            starts,
             prompt,
-            limits: limits(table, to),
-            grace: grace(table, to),
-            gentle_signal: gentle_signal(table, to).unwrap_or_else(|| usual_signal(client)),
+            limits,
+            grace,
+            gentle_signal: signal.unwrap_or_else(|| usual_signal(client)),
             resume: resume.unwrap_or(usual),
-            env: table.variables(to, "env").unwrap_or_default(),
-            max_instances: table.small_number(to, "max_instances", 1),
+            env,
+            max_instances,
         })
     })
+}
+
+fn provider(table: &Table<'_, '_>, to: &mut Problems<'_>) -> Option<String> {
+    let text = table.text(to, "provider")?;
+    let odd = |c: char| c.is_control() || c.is_whitespace();
+    if text.is_empty() || text.len() > MAX_NAME_BYTES || text.contains(odd) {
+        let message =
+            format!("use 1 to {MAX_NAME_BYTES} letters without spaces, like \"anthropic\"");
+        table.wrong(to, "provider", message);
+    }
+    Some(text)
 }
 
 /// What it starts: a command in so many words, or a client with what it is to be told.
@@ -337,24 +357,84 @@ fn project(table: Table<'_, '_>, to: &mut Problems<'_>) -> Project {
         let text = table.text(to, key)?;
         if text.is_empty() || text.chars().any(char::is_control) {
             table.wrong(to, key, "it is empty, or has a control character");
+            return None;
         }
         Some(text)
     };
+    let usual = Project::default();
+    let merges = [("rebase", MergeMode::Rebase), ("merge", MergeMode::Merge)];
+    let whose = [("guard", MainCheckout::Guard), ("share", MainCheckout::Share)];
+    let (retry_wait, retry_wait_most) = retry_waits(&table, to, &usual);
     let project = Project {
         base_branch: text(to, "base_branch"),
-        max_retries: table.small_number(to, "max_retries", 0),
+        max_retries: table.small_number(to, "max_retries", 0).unwrap_or(usual.max_retries),
+        retry_wait,
+        retry_wait_most,
+        merge: table.word(to, "merge", &merges).unwrap_or(usual.merge),
+        gate_wall: positive(&table, to, "gate_wall").unwrap_or(usual.gate_wall),
+        gate_output: bytes(&table, to, "gate_output").unwrap_or(usual.gate_output),
+        main_checkout: table.word(to, "main_checkout", &whose).unwrap_or(usual.main_checkout),
         worktree_root: text(to, "worktree_root"),
-        branch_prefix: text(to, "branch_prefix"),
+        branch_prefix: text(to, "branch_prefix").unwrap_or(usual.branch_prefix),
         copy: table.texts(to, "copy").unwrap_or_default(),
         setup: table.commands(to, "setup").unwrap_or_default(),
         teardown: table.commands(to, "teardown").unwrap_or_default(),
     };
+    check_branches(&table, to, &project);
+    check_paths(&table, to, &project);
+    table.end(to, &[]);
+    project
+}
+
+/// The first wait before a retry, and the longest, which is never the shorter one.
+fn retry_waits(
+    table: &Table<'_, '_>,
+    to: &mut Problems<'_>,
+    usual: &Project,
+) -> (Duration, Duration) {
+    let mut wait = |key| {
+        let wait = table.duration(to, key)?;
+        if wait == Duration::ZERO {
+            table.wrong(to, key, "use more than 0: what fails at once would be tried at once");
+        }
+        Some(wait)
+    };
+    let (first, most) = (wait("retry_wait"), wait("retry_wait_most"));
+    let first_or_usual = first.unwrap_or(usual.retry_wait);
+    if let Some(most) = most.filter(|most| *most < first_or_usual) {
+        let message = format!("{most:?} is shorter than retry_wait, which is {first_or_usual:?}");
+        table.wrong(to, "retry_wait_most", message);
+    }
+    (first_or_usual, most.unwrap_or(usual.retry_wait_most).max(first_or_usual))
+}
+
+/// What git would not take as a branch is told here, and not by the first story.
+fn check_branches(table: &Table<'_, '_>, to: &mut Problems<'_>, project: &Project) {
+    let Project { base_branch, branch_prefix, .. } = project;
+    if let Some(base) = base_branch.as_ref().filter(|base| !is_branch_name(base)) {
+        table.wrong(to, "base_branch", format!("{base:?} is no name for a branch of git"));
+    }
+    if !is_branch_name(&format!("{branch_prefix}x")) {
+        let message = format!("no branch of git can begin with {branch_prefix:?}");
+        table.wrong(to, "branch_prefix", message);
+    }
+    let below = |base: &&String| branch_prefix.starts_with(&format!("{base}/"));
+    if let Some(base) = base_branch.as_ref().filter(below) {
+        let message = format!("git has no branch below another: {base:?} is one already");
+        table.wrong(to, "branch_prefix", message);
+    }
+}
+
+fn check_paths(table: &Table<'_, '_>, to: &mut Problems<'_>, project: &Project) {
     let leaves = |path: &String| path.starts_with('/') || path.split('/').any(|part| part == "..");
     if let Some(path) = project.copy.iter().find(|path| leaves(path)) {
         table.wrong(to, "copy", format!("{path:?} is not below the repository"));
     }
-    table.end(to, &[]);
-    project
+    let of_another =
+        |root: &String| root.starts_with('~') && root != "~" && !root.starts_with("~/");
+    if project.worktree_root.as_ref().is_some_and(of_another) {
+        table.wrong(to, "worktree_root", "only your own home is known: begin it with ~/");
+    }
 }
 
 fn channel(table: &Table<'_, '_>, to: &mut Problems<'_>, name: String) -> Option<Channel> {

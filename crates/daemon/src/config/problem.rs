@@ -22,6 +22,14 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// True if this says the same as another, or more.
+    pub(super) fn is_about(&self, other: &Self) -> bool {
+        let place = |problem: &Self| (problem.file.clone(), problem.line, problem.key.clone());
+        place(self) == place(other) && self.message.starts_with(&other.message)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -65,7 +73,8 @@ impl<'t> Problems<'t> {
 }
 
 /// The one of these names that was probably meant.
-pub(super) fn nearest<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
+#[must_use]
+pub fn nearest<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
     let bound = MAX_DISTANCE.min(word.chars().count().max(2) / 2);
     let near = names.iter().map(|name| (distance(word, name), *name));
     near.filter(|(far, _)| *far <= bound).min().map(|(_, name)| name)

@@ -6,6 +6,8 @@
 //! repository's  untrusted or changed: refused; broken: the last good one, if that is trusted
 //! ```
 //!
+//! What counts for a project and its stories is decided in `project`, on the same versions.
+//!
 //! Owns: when files are read, which is when they are asked for; nothing is polled. Contents are
 //! compared, because a time and a size can be the same for two of them. Runs keep what they were
 //! started with: nothing here reaches them.
@@ -15,6 +17,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::project::{LastTrusted, ProjectError};
 use super::trust::{self, TrustError, read_file, sha256};
 use super::{Agent, Problem, REPOSITORY_FILE, Repository, User, parse};
 use crate::home::Home;
@@ -33,6 +36,8 @@ pub struct Settings {
 struct Seen {
     user: Versions<User>,
     repositories: HashMap<PathBuf, Versions<Repository>>,
+    /// Projects that were asked for, by their repository.
+    projects: HashMap<PathBuf, Option<LastTrusted>>,
 }
 
 /// What is known of one file.
@@ -52,9 +57,9 @@ impl<T> Default for Versions<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Version<T> {
-    said: Arc<T>,
-    sha256: String,
+pub(super) struct Version<T> {
+    pub(super) said: Arc<T>,
+    pub(super) sha256: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +101,13 @@ pub enum ConfigError {
         /// True if an earlier version of it was.
         changed: bool,
     },
+    /// A project has no file, and had none since the daemon started.
+    NoFile {
+        /// Where it would be.
+        file: PathBuf,
+    },
+    /// The directory is of no project.
+    Project(ProjectError),
     /// There is no such agent.
     NoSuchAgent {
         /// The name.
@@ -122,6 +134,10 @@ impl fmt::Display for ConfigError {
             Self::Untrusted { file, changed: true } => {
                 write!(f, "{} has changed since it was trusted", file.display())
             }
+            Self::NoFile { file } => {
+                write!(f, "{} is not there, and stories are worked on by it", file.display())
+            }
+            Self::Project(e) => e.fmt(f),
             Self::NoSuchAgent { name, known, files } => {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
                 f.write_str(&parse::unknown("agent", name, &known))?;
@@ -201,7 +217,7 @@ impl Settings {
     }
 
     /// The last good version of a repository's file, and what is wrong with it now.
-    fn repository(
+    pub(super) fn repository(
         &self,
         file: &Path,
         others: &[String],
@@ -219,16 +235,47 @@ impl Settings {
     }
 
     fn check_trust(&self, file: &Path, sha256: &str) -> Result<(), ConfigError> {
-        let trusted = trust::list(&self.home).map_err(ConfigError::Trust)?;
-        let shown = file.to_str();
-        let known = trusted.iter().find(|trusted| Some(trusted.file.as_str()) == shown);
-        match known {
-            Some(known) if known.sha256 == sha256 => Ok(()),
+        match self.trusted(file)? {
+            Some(trusted) if trusted == sha256 => Ok(()),
             changed => {
                 let (file, changed) = (file.to_owned(), changed.is_some());
                 Err(ConfigError::Untrusted { file, changed })
             }
         }
+    }
+
+    /// The SHA-256 that a file was trusted with, if it is.
+    pub(super) fn trusted(&self, file: &Path) -> Result<Option<String>, ConfigError> {
+        let trusted = trust::list(&self.home).map_err(ConfigError::Trust)?;
+        let shown = file.to_str();
+        let known = trusted.into_iter().find(|trusted| Some(trusted.file.as_str()) == shown);
+        Ok(known.map(|known| known.sha256))
+    }
+
+    /// Notes that a project was asked for.
+    pub(super) fn know_project(&self, repository: &Path) {
+        let projects = &mut self.seen().projects;
+        if projects.len() >= MAX_REPOSITORIES && !projects.contains_key(repository) {
+            projects.clear();
+        }
+        projects.entry(repository.to_owned()).or_default();
+    }
+
+    /// Every project that was asked for, by its repository.
+    pub(super) fn known_projects(&self) -> Vec<PathBuf> {
+        self.seen().projects.keys().cloned().collect()
+    }
+
+    pub(super) fn last_trusted(&self, repository: &Path) -> Option<LastTrusted> {
+        self.seen().projects.get(repository).cloned().flatten()
+    }
+
+    pub(super) fn remember_trusted(&self, repository: &Path, version: LastTrusted) {
+        self.seen().projects.insert(repository.to_owned(), Some(version));
+    }
+
+    pub(super) fn forget_trusted(&self, repository: &Path) {
+        self.seen().projects.insert(repository.to_owned(), None);
     }
 
     /// What is wrong now with the user's file and with those of repositories that were asked for.
@@ -237,9 +284,12 @@ impl Settings {
         let mut problems = match self.in_force() {
             Ok(_) => self.seen().user.problems.clone(),
             Err(ConfigError::Invalid(problems)) => problems,
-            Err(e @ (ConfigError::Untrusted { .. } | ConfigError::NoSuchAgent { .. })) => {
-                vec![problem(&self.home.config_file(), e.to_string())]
-            }
+            Err(
+                e @ (ConfigError::Untrusted { .. }
+                | ConfigError::NoFile { .. }
+                | ConfigError::Project(_)
+                | ConfigError::NoSuchAgent { .. }),
+            ) => vec![problem(&self.home.config_file(), e.to_string())],
             Err(ConfigError::Trust(e)) => vec![problem(&self.home.trust(), e.to_string())],
         };
         if let Err(e) = trust::list(&self.home) {
@@ -251,6 +301,10 @@ impl Settings {
         for file in files.iter().filter(|file| file.exists()) {
             problems.extend(self.repository(file, &others).1);
         }
+        // What counts in the place of a file that is wrong is told with it, and once.
+        let of_projects = self.projects_problems();
+        problems.retain(|known| !of_projects.iter().any(|told| told.is_about(known)));
+        problems.extend(of_projects);
         problems
     }
 }
@@ -318,11 +372,11 @@ fn content(file: &Path) -> Content {
 }
 
 /// The names of agents.
-fn names(agents: &[Agent]) -> Vec<String> {
+pub(super) fn names(agents: &[Agent]) -> Vec<String> {
     agents.iter().map(|agent| agent.name.clone()).collect()
 }
 
-fn problem(file: &Path, message: String) -> Problem {
+pub(super) fn problem(file: &Path, message: String) -> Problem {
     Problem { file: file.display().to_string(), line: None, key: None, message }
 }
 

@@ -29,6 +29,9 @@ pub(super) fn stages(
     if !root.has("stage") {
         return default_stages(agents);
     }
+    if written.is_empty() {
+        root.wrong(to, "stage", "there is none: leave it out, and there are the usual ones");
+    }
     let ordered = written.iter().filter(|stage| stage.order.is_some()).count();
     if ordered != 0 && ordered != written.len() {
         root.wrong(to, "stage", "give every stage an order, or none: then they are as written");
@@ -46,27 +49,32 @@ pub(super) fn stages(
 
 fn one(table: &Table<'_, '_>, to: &mut Problems<'_>, name: String) -> Option<Written> {
     let (hold, terminal) = (table.flag(to, "hold"), table.flag(to, "terminal"));
+    let success = table.flag(to, "success");
     let kind = match (hold.unwrap_or(false), terminal.unwrap_or(false)) {
         (true, true) => {
             table.wrong(to, "hold", "a stage is terminal or a hold, and not both");
             StageKind::Hold
         }
         (true, false) => StageKind::Hold,
-        (false, true) => StageKind::Terminal,
+        (false, true) => StageKind::Terminal { success: success.unwrap_or(true) },
         (false, false) => StageKind::Work,
     };
+    if table.has("success") && !matches!(kind, StageKind::Terminal { .. }) {
+        table.wrong(to, "success", "only a terminal stage ends a story: add terminal = true");
+    }
     let stage = Stage {
         name,
         kind,
         agents: table.texts(to, "agents").unwrap_or_default(),
         gates: table.commands(to, "gates").unwrap_or_default(),
+        merge: table.flag(to, "merge").unwrap_or(false),
         next: table.text(to, "next"),
         on_failure: table.text(to, "on_failure"),
         max_runs: table.small_number(to, "max_runs", 1),
     };
     let order = table.number(to, "order", 0);
     if kind != StageKind::Work {
-        for key in ["agents", "gates", "on_failure", "max_runs"] {
+        for key in ["agents", "gates", "merge", "on_failure", "max_runs"] {
             if table.has(key) {
                 table.wrong(to, key, "nothing is done in a stage that is a hold or terminal");
             }
@@ -106,7 +114,26 @@ fn check(to: &mut Problems<'_>, written: &Written, all: &[Written], known: &[&st
     if stage.kind == StageKind::Work && !ends(stage, all) {
         let message = "no terminal stage can be reached from here: a story would never end";
         to.at(next_at.clone(), "stage.next", message);
+    } else if goes_round(stage, all) {
+        let message = "success alone leads from here back to here: a story that never fails would \
+                       never end";
+        to.at(next_at.clone(), "stage.next", message);
     }
+}
+
+/// True if success alone leads from a stage back to it, as the mind of stories asks.
+fn goes_round(from: &Stage, all: &[Written]) -> bool {
+    let mut at = from;
+    for _ in all {
+        let next = at.next.as_deref().filter(|_| at.kind == StageKind::Work);
+        let next = next.and_then(|name| all.iter().find(|other| other.stage.name == name));
+        match next {
+            Some(next) if next.stage.name == from.name => return true,
+            Some(next) => at = &next.stage,
+            None => return false,
+        }
+    }
+    false
 }
 
 /// True if some way leads from a stage to a terminal one. What is misnamed is told elsewhere.
@@ -114,7 +141,7 @@ fn ends(from: &Stage, all: &[Written]) -> bool {
     let mut seen = BTreeSet::new();
     let mut open = vec![from];
     while let Some(stage) = open.pop() {
-        if stage.kind == StageKind::Terminal {
+        if matches!(stage.kind, StageKind::Terminal { .. }) {
             return true;
         }
         if !seen.insert(&stage.name) {
@@ -141,18 +168,20 @@ fn default_stages(agents: &[Agent]) -> Vec<Stage> {
         kind,
         agents,
         gates: Vec::new(),
+        merge: name == "merge",
         next: next.map(str::to_owned),
         on_failure: on_failure.map(str::to_owned),
         max_runs: None,
     };
-    use StageKind::{Hold, Terminal, Work};
+    use StageKind::{Hold, Work};
+    let terminal = |success| StageKind::Terminal { success };
     vec![
         stage("backlog", Work, Vec::new(), Some("current"), None),
         stage("current", Work, with(Role::Coder), Some("qa"), None),
         stage("qa", Work, with(Role::Qa), Some("merge"), Some("current")),
         stage("merge", Work, with(Role::Merge), Some("done"), Some("current")),
-        stage("done", Terminal, Vec::new(), Some("archived"), None),
-        stage("archived", Terminal, Vec::new(), None, None),
+        stage("done", terminal(true), Vec::new(), Some("archived"), None),
+        stage("archived", terminal(false), Vec::new(), None, None),
         stage("blocked", Hold, Vec::new(), None, None),
         stage("frozen", Hold, Vec::new(), None, None),
     ]

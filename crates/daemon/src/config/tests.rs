@@ -1,8 +1,48 @@
 //! Tables of what files say, and of what is said about files that are wrong: line, key, what was
 //! meant.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::init::{REPOSITORY_TEXT, USER_TEXT};
 use super::*;
+
+/// A directory of a test's own, gone with it.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn new(name: &str) -> Self {
+        let dir = format!("kennel-config-{}-{name}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("it can be made");
+        Self(fs::canonicalize(dir).expect("it is there"))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.0.clone() } else { self.0.join(name) }
+    }
+
+    pub(super) fn dir(&self, name: &str) {
+        fs::create_dir_all(self.path(name)).expect("it can be made");
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).expect("it can be made");
+        fs::write(path, text).expect("it can be written");
+    }
+
+    pub(super) fn link(&self, to: &str, at: &str) {
+        std::os::unix::fs::symlink(self.path(to), self.path(at)).expect("it can be made");
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 fn wrong(read: impl Fn(&[u8]) -> Vec<Problem>, text: &str, expected: &[(usize, &str, &str)]) {
     let found = read(text.as_bytes());
@@ -49,6 +89,19 @@ fn every_unknown_key_is_named_with_its_line_and_the_one_that_was_meant() {
         "[project]\nbase_brunch = \"x\"",
         &[(2, "project.base_brunch", "is base_branch meant?")],
     );
+    wrong_agent("provder = \"x\"", &[(4, "agent.provder", "is provider meant?")]);
+    for (key, meant) in [
+        ("merg", "merge"),
+        ("gate_wal", "gate_wall"),
+        ("gate_outputs", "gate_output"),
+        ("retry_wai", "retry_wait"),
+        ("retry_wait_max", "retry_wait_most"),
+        ("main_checkuot", "main_checkout"),
+    ] {
+        let text = format!("[project]\n{key} = 1");
+        let meant = format!("is {meant} meant?");
+        wrong(of_repository, &text, &[(2, &format!("project.{key}"), &meant)]);
+    }
     // All of them, in the order of the file.
     wrong_agent(
         "x = 1\ny = 2\npids = \"z\"",
@@ -95,9 +148,63 @@ fn every_wrong_value_is_told_with_what_it_has_to_be() {
         ("allowed_tools = [\"x\"]", "allowed_tools", "started as it is"),
         ("format = \"clod\"", "format", "or none"),
         ("prompt = 1", "prompt", "text in quotes"),
+        ("provider = 1", "provider", "text in quotes"),
+        ("provider = \"\"", "provider", "like \"anthropic\""),
+        ("provider = \"a b\"", "provider", "without spaces"),
     ] {
         wrong_agent(line, &[(4, &format!("agent.{key}"), words)]);
     }
+}
+
+#[test]
+fn what_a_project_says_is_what_git_and_the_mind_can_do() {
+    for (line, key, words) in [
+        ("merge = \"squash\"", "merge", "none of rebase, merge"),
+        ("merge = true", "merge", "text in quotes"),
+        ("main_checkout = \"gaurd\"", "main_checkout", "is guard meant?"),
+        ("gate_wall = \"0s\"", "gate_wall", "more than 0"),
+        ("gate_wall = 30", "gate_wall", "a duration in quotes"),
+        ("gate_output = \"0\"", "gate_output", "more than 0"),
+        ("gate_output = \"1GB\"", "gate_output", "no size"),
+        ("retry_wait = \"0ms\"", "retry_wait", "would be tried at once"),
+        (
+            "retry_wait_most = \"5s\"",
+            "retry_wait_most",
+            "5s is shorter than retry_wait, which is 10s",
+        ),
+        ("retry_wait_most = \"x\"", "retry_wait_most", "no duration"),
+        ("max_retries = -1", "max_retries", "from 0 on"),
+        ("base_branch = \"a..b\"", "base_branch", "no name for a branch"),
+        ("base_branch = \"\"", "base_branch", "it is empty"),
+        ("branch_prefix = \"-x\"", "branch_prefix", "no branch of git can begin"),
+        ("branch_prefix = \"a b/\"", "branch_prefix", "no branch of git can begin"),
+        ("worktree_root = \"~you/x\"", "worktree_root", "begin it with ~/"),
+        ("copy = [\"../x\"]", "copy", "not below the repository"),
+    ] {
+        let text = format!("[project]\n{line}");
+        wrong(of_repository, &text, &[(2, &format!("project.{key}"), words)]);
+    }
+    wrong(
+        of_repository,
+        "[project]\nbase_branch = \"main\"\nbranch_prefix = \"main/\"",
+        &[(3, "project.branch_prefix", "no branch below another")],
+    );
+    let project = |text: &str| repository("F", text.as_bytes(), &[]).expect("it reads").project;
+    let usual = project("");
+    assert_eq!(usual, Project::default());
+    assert_eq!((usual.max_retries, usual.branch_prefix.as_str()), (3, "kennel/"));
+    assert_eq!((usual.merge, usual.main_checkout), (MergeMode::Rebase, MainCheckout::Guard));
+    let own = project(
+        "[project]\nmerge = \"merge\"\nmain_checkout = \"share\"\nretry_wait = \"1h\"\n\
+         max_retries = 0\ngate_wall = \"1m\"\ngate_output = \"1K\"\nbase_branch = \"a/b\"",
+    );
+    assert_eq!((own.merge, own.main_checkout), (MergeMode::Merge, MainCheckout::Share));
+    assert_eq!((own.gate_wall, own.gate_output), (Duration::from_secs(60), 1024));
+    // The longest wait is never the shorter one.
+    assert_eq!((own.retry_wait, own.retry_wait_most, own.max_retries), {
+        (Duration::from_secs(3600), Duration::from_secs(3600), 0)
+    });
+    assert_eq!(own.base_branch.as_deref(), Some("a/b"));
 }
 
 #[test]
@@ -186,6 +293,38 @@ fn a_pipeline_that_cannot_end_or_names_nobody_is_refused() {
         (
             format!("{}{done}", stage("h", "hold = true\nagents = [\"mine\"]")),
             &[(4, "stage.agents", "nothing is done")],
+        ),
+        (
+            format!(
+                "{}{}{done}",
+                stage("a", "next = \"b\"\non_failure = \"done\""),
+                stage("b", "next = \"a\"")
+            ),
+            &[(3, "stage.next", "success alone"), (7, "stage.next", "success alone")],
+        ),
+        (
+            format!("{}{done}", stage("a", "next = \"a\"\non_failure = \"done\"")),
+            &[(3, "stage.next", "success alone")],
+        ),
+        ("stage = []".to_owned(), &[(1, "stage", "leave it out")]),
+        (
+            format!("{}{done}", stage("h", "hold = true\nmerge = true")),
+            &[(4, "stage.merge", "nothing is done")],
+        ),
+        (stage("t", "terminal = true\nmerge = true"), &[(4, "stage.merge", "nothing is done")]),
+        (format!("{}{done}", stage("a", "merge = 1")), &[(3, "stage.merge", "true or false")]),
+        (
+            format!("{}{done}", stage("a", "success = true")),
+            &[(3, "stage.success", "only a terminal")],
+        ),
+        (
+            format!("{}{done}", stage("h", "hold = true\nsuccess = false")),
+            &[(4, "stage.success", "only a terminal")],
+        ),
+        (stage("t", "terminal = true\nsuccess = \"no\""), &[(4, "stage.success", "true or false")]),
+        (
+            format!("{}{done}", stage("a", "sucess = true")),
+            &[(3, "stage.sucess", "is success meant?")],
         ),
         (format!("{}{done}", stage("a", "order = 1")), &[(1, "stage", "every stage an order")]),
         (
@@ -304,8 +443,14 @@ fn the_files_that_are_written_read_and_so_does_every_example_in_them() {
     assert_eq!(plain.agents[0].name, "coder");
     assert_eq!(plain.agents[0].limits.wall_ms, Some(7_200_000));
     let full = repository("F", with_examples(REPOSITORY_TEXT).as_bytes(), &[]).unwrap();
-    assert_eq!((full.agents.len(), full.stages.len()), (3, 4), "the examples are not found");
+    assert_eq!((full.agents.len(), full.stages.len()), (3, 6), "the examples are not found");
     assert!(full.project.worktree_root.is_some() && full.agents[0].limits.memory.is_some());
+    // What is written there as an example is what counts without it.
+    let unsaid = Project { base_branch: Some("main".to_owned()), ..Project::default() };
+    assert_eq!(plain.project, unsaid);
+    let said = Project { worktree_root: None, copy: Vec::new(), ..full.project };
+    let said = Project { setup: Vec::new(), teardown: Vec::new(), ..said };
+    assert_eq!((said, &full.agents[0].provider), (unsaid, &plain.agents[0].provider));
     assert_eq!(user("F", USER_TEXT.as_bytes()), Ok(User::default()));
     let full = user("F", with_examples(USER_TEXT).as_bytes()).unwrap();
     assert_eq!((full.agents.len(), full.channels.len()), (1, 4), "the examples are not found");

@@ -34,6 +34,13 @@ pub(crate) enum Caller {
     Run(Arc<str>),
 }
 
+/// Where the process that asks was found.
+enum Found {
+    In(Arc<str>),
+    /// In no run that lives; with the cookie of one, if it has any.
+    Outside(Option<Vec<u8>>),
+}
+
 /// What a run is to the one that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
@@ -58,7 +65,7 @@ impl App {
             Asker::Process(Some(peer)) => peer.clone(),
         };
         let (runs, home) = (self.live.all(), self.home.clone());
-        let look = tokio::task::spawn_blocking(move || {
+        let look = tokio::task::spawn_blocking(move || -> Result<Found, std::io::Error> {
             // A program runs a moment before its start is known here; its record has it before.
             let started = |run: &KeptRun| -> Option<Arc<Started>> {
                 let recorded = || recorded_start(&home.run_dir(&run.id)).ok().flatten();
@@ -67,15 +74,23 @@ impl App {
             let known: Vec<Arc<Started>> = runs.iter().filter_map(started).collect();
             let known: Vec<&Started> = known.iter().map(|started| &**started).collect();
             if let Some(found) = peer.run_among(&known)? {
-                return Ok(Caller::Run(found.run.as_str().into()));
+                return Ok(Found::In(found.run.as_str().into()));
             }
-            // It got out of its run on the way, and may do less like this than otherwise.
-            let cookie = peer.cookie()?;
-            let found = runs.iter().find(|run| cookie.as_deref() == Some(run.id.as_bytes()));
-            Ok(found.map_or(Caller::User, |run| Caller::Run(run.id.clone())))
+            Ok(Found::Outside(peer.cookie()?))
         });
-        let found: Result<Caller, std::io::Error> = look.await.map_err(|_| ApiError::leaving())?;
-        found.map_err(|e| unknown(&e.to_string()))
+        let found = look.await.map_err(|_| ApiError::leaving())?;
+        let cookie = match found.map_err(|e| unknown(&e.to_string()))? {
+            Found::In(run) => return Ok(Caller::Run(run)),
+            Found::Outside(cookie) => cookie.and_then(|cookie| String::from_utf8(cookie).ok()),
+        };
+        // It got out of its run on the way, which may be over by now, and may do less like this
+        // than otherwise.
+        let Some(cookie) = cookie else { return Ok(Caller::User) };
+        let come_from = match self.live.get(&cookie) {
+            Some(run) => Some(run),
+            None => self.store.run(&cookie).await?,
+        };
+        Ok(come_from.map_or(Caller::User, |run| Caller::Run(run.id)))
     }
 
     /// The run a caller means, if it is one it may see.
@@ -100,6 +115,23 @@ impl App {
             Caller::User => Ok(true),
             Caller::Run(own) => Ok(self.relation(own, run).await? == Relation::Started),
         }
+    }
+
+    /// True if one of these started a run, or one that those started.
+    pub(super) async fn is_of(&self, selves: &[Arc<str>], run: &KeptRun) -> Result<bool, ApiError> {
+        let above = self.above(run).await?;
+        let own = |id: &Arc<str>| above.iter().any(|above| **above == **id);
+        Ok(selves.iter().any(own) && !selves.contains(&run.id))
+    }
+
+    /// The line after which there may be something about what these started.
+    pub(super) async fn begun(&self, selves: &[Arc<str>]) -> Result<u64, ApiError> {
+        let mut first: Option<u64> = None;
+        for own in selves {
+            let line = self.store.first_line(own).await?;
+            first = line.map(|line| first.map_or(line, |first| first.min(line))).or(first);
+        }
+        Ok(first.unwrap_or(0))
     }
 
     async fn relation(&self, own: &str, run: &KeptRun) -> Result<Relation, ApiError> {

@@ -122,6 +122,8 @@ pub(super) struct Limits {
     pub(super) wall_ms: Option<u64>,
     /// Milliseconds without output or processor time.
     pub(super) idle_ms: Option<u64>,
+    /// If it is an agent: waiting for a tool is idleness too.
+    pub(super) idle_tools: bool,
     /// Bytes of memory of all its processes.
     pub(super) memory: Option<u64>,
     /// Processes.
@@ -149,6 +151,7 @@ impl Limits {
             max_tokens: self.max_tokens,
             wall_ms: self.wall_ms,
             idle_ms: self.idle_ms,
+            idle_tools: self.idle_tools,
             finish_ms: self.finish_ms,
             memory: self.memory,
             pids: self.pids,

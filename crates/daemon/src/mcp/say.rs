@@ -125,6 +125,20 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
             Some(end) => format!("{head} {}.", ended(end)),
             None => format!("{head} is over."),
         },
+        wire::NoticeKind::StoryMoved
+        | wire::NoticeKind::StoryDone
+        | wire::NoticeKind::StoryRetried
+        | wire::NoticeKind::StorySentBack
+        | wire::NoticeKind::StoryBlocked
+        | wire::NoticeKind::StoryGone => {
+            let story = notice.story.as_deref().unwrap_or("?");
+            let what = notice.message.as_deref().unwrap_or("nobody knows what");
+            format!("[{}] story {story}: {what}.", notice.seq)
+        }
+        wire::NoticeKind::ProviderPaused => {
+            let what = notice.message.as_deref().unwrap_or("takes no more for a while");
+            format!("[{}] provider {what}.", notice.seq)
+        }
         wire::NoticeKind::Test => "A test of a channel: nothing has happened.".to_owned(),
         wire::NoticeKind::Lagged => {
             format!("[{}] Notices before this one are not kept any more.", notice.seq)
@@ -132,6 +146,9 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
     };
     for (stream, tail) in notice.tail.iter().flat_map(tails) {
         text.push_str(&format!("\n--- end of {stream} ---\n{}", tail.text.trim_end_matches('\n')));
+    }
+    if notice.tail.as_ref().is_some_and(|tail| tail.unsearched) {
+        text.push_str("\nIts output is too long to be searched to the end for what you watch.");
     }
     text
 }

@@ -3,8 +3,9 @@
 //! Owns: the answers, each in a sentence or two and as data. Decides nothing: a refusal is the
 //! mind's, or the caller's lack of kin. A time that is over is an answer and not an error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -130,6 +131,12 @@ impl Call {
         };
         let parent = match &self.caller {
             Caller::User => None,
+            // Nobody would be charged for it, and nobody's end would be its own.
+            Caller::Run(own) if self.app.live.get(own).is_none() => {
+                let message = format!("run {own}, which you come from, is over");
+                return Err(ApiError::new(StatusCode::CONFLICT, "parent_ending", message)
+                    .hint("start it from outside of any run, as yourself"));
+            }
             Caller::Run(own) => Some(own.clone()),
         };
         // To its end, also if nobody waits for the answer any more.
@@ -559,6 +566,9 @@ impl Call {
         let consumer = self.consumer(input.consumer).await?;
         let most = input.limit.unwrap_or(USUAL_NOTICES).clamp(1, MAX_NOTICES) as usize;
         let mut after = self.app.come(&consumer).await?.acked;
+        let mut concerns = Concerns::of(self).await?;
+        // What was told before an agent was there is nothing to it, however much that is.
+        after = after.max(concerns.begun);
         let deadline = Instant::now() + Duration::from_millis(input.wait_ms).min(LONGEST_WAIT);
         let (mut told, mut left_out) = (Vec::new(), false);
         loop {
@@ -568,7 +578,7 @@ impl Call {
             let page = self.app.notices_within(wanted, bound).await?;
             let over = page.notices.is_empty() && (bound.is_zero() || !told.is_empty());
             for notice in page.notices {
-                if !self.concerns(&notice).await? {
+                if !concerns.has(&self.app, &notice).await? {
                     continue;
                 }
                 left_out |= told.len() == most;
@@ -587,26 +597,57 @@ impl Call {
         Ok(Answer { text, value })
     }
 
-    /// True if a notice is about a run of the caller's, or about the notices themselves.
-    async fn concerns(&self, notice: &wire::Notice) -> Result<bool, ApiError> {
-        if self.caller == Caller::User || notice.kind == wire::NoticeKind::Lagged {
-            return Ok(true);
-        }
-        let run = match self.app.live.get(&notice.run) {
-            Some(run) => Some(run),
-            None => self.app.store.run(&notice.run).await?,
-        };
-        match run {
-            Some(run) => self.app.sees(&self.caller, &run).await,
-            None => Ok(false),
-        }
-    }
-
     pub(super) async fn ack(&self, input: inputs::Ack) -> Answered {
         let consumer = self.consumer(input.consumer).await?;
         let acked = self.app.acknowledge(&consumer, input.seq).await?.acked;
         let text = format!("Notices up to {acked} are not told again.");
         Ok(Answer { text, value: json!({"consumer": consumer, "acked": acked}) })
+    }
+}
+
+/// Which notices are the caller's.
+struct Concerns {
+    /// The runs that it is, if it is not the user, who is told everything.
+    selves: Option<Vec<Arc<str>>>,
+    /// None of its own is before this line.
+    begun: u64,
+    /// What was found out of runs: each has several notices.
+    known: HashMap<String, bool>,
+}
+
+impl Concerns {
+    async fn of(call: &Call) -> Result<Self, ApiError> {
+        let app = &call.app;
+        let selves = match &call.caller {
+            Caller::User => None,
+            Caller::Run(own) => Some(app.selves(&app.known(own).await?).await?),
+        };
+        let begun = match &selves {
+            Some(selves) => app.begun(selves).await?,
+            None => 0,
+        };
+        Ok(Self { selves, begun, known: HashMap::new() })
+    }
+
+    /// True if a notice is about a run of the caller's, or about the notices themselves.
+    async fn has(&mut self, app: &App, notice: &wire::Notice) -> Result<bool, ApiError> {
+        let Some(selves) = self.selves.as_ref() else { return Ok(true) };
+        if notice.kind == wire::NoticeKind::Lagged {
+            return Ok(true);
+        }
+        if let Some(known) = self.known.get(&notice.run) {
+            return Ok(*known);
+        }
+        let run = match app.live.get(&notice.run) {
+            Some(run) => Some(run),
+            None => app.store.run(&notice.run).await?,
+        };
+        let found = match run {
+            Some(run) => app.is_of(selves, &run).await?,
+            None => false,
+        };
+        self.known.insert(notice.run.clone(), found);
+        Ok(found)
     }
 }
 

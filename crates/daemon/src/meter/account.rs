@@ -29,6 +29,9 @@ pub(crate) struct Account {
     pub(crate) model: Option<String>,
     pub(crate) standing: String,
     pub(crate) rate_limited_until: Option<u64>,
+    /// The service refused, and has answered nothing since. Its client may have given up by then.
+    #[serde(default)]
+    pub(crate) rate_limited: bool,
     /// Whether the client's own files are read: `followed`, `not found`, `not known`.
     pub(crate) files: String,
     /// Responses of which only a placeholder is known.
@@ -108,6 +111,7 @@ impl Account {
             model: used.model.clone(),
             standing: standing.to_owned(),
             rate_limited_until: used.rate_limited_until,
+            rate_limited: used.rate_limited,
             files: String::new(),
             unconfirmed: used.unconfirmed,
             unread: used.broken_lines + used.too_long_lines + used.unknown,

@@ -26,8 +26,16 @@ unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY \
 newline=$(printf '\nx') && newline=${newline%x}
 IFS=" 	$newline"
 
-# git without hooks, questions, pager, editor or background work, in a language we can read.
-g() {
+# A step that is to end waits for the git it has called, and ends then. Were the shell to die at once, git
+# would be killed right after it, and a lock on all refs would stay.
+asked_to_end() { trap "$1" HUP INT TERM; }
+asked_to_end 'exit 143'
+
+# git without hooks, questions, pager, editor or background work, in a language we can read. It does not
+# hear that it is to end: a signal that comes while it makes a lock leaves that lock there, for it notes it
+# a moment later.
+g() (
+    asked_to_end ''
     LC_ALL=C GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat GIT_EDITOR=: GIT_SEQUENCE_EDITOR=: \
         GIT_OPTIONAL_LOCKS=0 command git -c core.hooksPath=/dev/null -c core.fsmonitor=false \
         -c core.quotePath=true -c core.filesRefLockTimeout=1000 -c core.packedRefsTimeout=1000 \
@@ -35,12 +43,12 @@ g() {
         -c rebase.autoStash=false -c rebase.updateRefs=false -c merge.autoStash=false \
         -c status.relativePaths=false -c advice.addEmbeddedRepo=false -c worktree.useRelativePaths=false \
         -c diff.external= -c color.ui=false "$@"
-}
+)
 
 # git in the story's worktree, by the name of its git directory. Never by discovery: a worktree whose
 # .git file is gone would make git find the repository around it, which is the user's own checkout.
 w() {
-    (cd -P -- "$path" && g --git-dir="$admin" --work-tree="$path" "$@")
+    (asked_to_end : && cd -P -- "$path" && g --git-dir="$admin" --work-tree="$path" "$@")
 }
 
 hex() { od -An -v -tx1 | LC_ALL=C tr -d ' \n'; }

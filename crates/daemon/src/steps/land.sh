@@ -26,7 +26,7 @@ for a in "$common"/worktrees/*/gitdir; do
     holder=$(cd -P -- "$holder_git" && cd -P -- "${at%/.git}" 2>/dev/null && pwd -P && printf x) &&
         holder=${holder%"${newline}x"} || refuse dirty "$base is checked out at $at, which is not there"
 done
-h() { (cd -P -- "$holder" && g --git-dir="$holder_git" --work-tree="$holder" "$@"); }
+h() { (asked_to_end : && cd -P -- "$holder" && g --git-dir="$holder_git" --work-tree="$holder" "$@"); }
 same_files() { h diff-files --quiet --ignore-submodules=none && h diff-index --cached --quiet "$1" --; }
 
 if [ "$base_id" = "$new" ]; then landed; fi

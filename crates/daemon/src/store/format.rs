@@ -11,6 +11,7 @@ use kennel_process::{End, ExitStatus, LimitReached, OnExit, StartFailure, Starte
 use kennel_supervisor as mind;
 use serde::{Deserialize, Serialize};
 
+use super::story_format::StoryFact;
 use crate::api::wire::{Limits, Notify, Watch};
 use crate::redact::Secrets;
 use crate::tail::Offsets;
@@ -41,6 +42,8 @@ pub(crate) enum Fact {
         ending: Ending,
     },
     ShuttingDown,
+    /// A fact of stories, which is no run's.
+    Story(Box<StoryFact>),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +85,8 @@ pub(crate) enum Detail {
     Ended(Arc<Ended>),
     Matched(Arc<Matched>),
     Heartbeat(Offsets),
+    /// Beside a stop: everything was stopped, and this run with the rest.
+    Shutdown,
 }
 
 /// What a watched line was.
@@ -149,6 +154,45 @@ pub(crate) struct Request {
     /// What its starter should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
+    /// The step of a story that it is, or is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<StepOf>,
+}
+
+/// The step of a story that a run is, or is part of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StepOf {
+    pub(crate) project: String,
+    pub(crate) story: String,
+    pub(crate) number: u32,
+    pub(crate) part: Part,
+}
+
+impl StepOf {
+    pub(crate) fn new(step: &mind::story::StepId, part: Part) -> Self {
+        let project = step.story.project.as_str().to_owned();
+        let story = step.story.id.as_str().to_owned();
+        Self { project, story, number: step.number, part }
+    }
+
+    /// The step it is, or is part of.
+    pub(crate) fn step(&self) -> mind::story::StepId {
+        let (project, id) = (self.project.as_str().into(), self.story.as_str().into());
+        let story = mind::story::StoryRef::new(&project, &id);
+        mind::story::StepId { story, number: self.number }
+    }
+}
+
+/// Which part of a step a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    /// The step itself: its end is the step's.
+    Step,
+    /// What is done before it.
+    Before,
+    /// What is done after it.
+    After,
 }
 
 /// The profile a run was made from.
@@ -299,10 +343,10 @@ impl From<Note> for mind::Note {
 }
 
 impl Fact {
-    /// The fact as the mind knows it, of this run.
-    pub(crate) fn of(self, run: &str) -> mind::Fact {
+    /// The fact as the mind of runs knows it, of this run; none if it is one of stories.
+    pub(crate) fn of(self, run: &str) -> Option<mind::Fact> {
         let run = mind::RunId::from(run);
-        match self {
+        let fact = match self {
             Self::Admitted { slot, worktree, parent } => mind::Fact::Admitted {
                 run,
                 claim: mind::Claim {
@@ -332,7 +376,9 @@ impl Fact {
                 },
             },
             Self::ShuttingDown => mind::Fact::ShuttingDown,
-        }
+            Self::Story(_) => return None,
+        };
+        Some(fact)
     }
 }
 
@@ -364,7 +410,7 @@ mod tests {
             r#"{"noted":{"matched":{"stream":1,"through":9,"pattern":0}}}"#,
             r#"{"noted":{"heartbeat":3}}"#,
         ] {
-            let fact = serde_json::from_str::<Fact>(text).unwrap().of("r");
+            let fact = serde_json::from_str::<Fact>(text).unwrap().of("r").unwrap();
             assert_eq!(serde_json::to_string(&Fact::from(&fact)).unwrap(), text);
         }
     }

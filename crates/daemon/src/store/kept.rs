@@ -87,6 +87,7 @@ impl KeptRun {
             Detail::Stuck(stuck) => run.stuck = Some(stuck.clone()),
             Detail::Ended(ended) => run.ended = Some(ended.clone()),
             Detail::Nothing
+            | Detail::Shutdown
             | Detail::Exited(_)
             | Detail::Limit(_)
             | Detail::Request(_)

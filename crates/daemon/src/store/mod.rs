@@ -11,6 +11,8 @@ pub(crate) mod kept;
 mod read;
 pub(crate) mod retention;
 mod schema;
+mod story;
+pub(crate) mod story_format;
 mod write;
 
 use std::fmt;
@@ -30,6 +32,7 @@ use format::Detail;
 use kept::{KeptRun, Standing};
 pub(crate) use read::{Line, Lines, Meant, Page, Wanted};
 pub(crate) use schema::unfit_file_system;
+pub(crate) use story::{KeptWords, MARK_LETTERS, StoryEntry, StoryWords};
 pub(crate) use write::Writer;
 
 /// The store, open for questions.
@@ -58,6 +61,7 @@ pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) writer: Writer,
     pub(crate) state: mind::State,
+    pub(crate) stories: mind::Stories,
     pub(crate) live: Vec<KeptRun>,
     pub(crate) last_seq: u64,
 }
@@ -72,11 +76,13 @@ impl Store {
         let connection = schema::open_writer(path)?;
         let state =
             read::replay(&connection, state).map_err(StoreError::to("replay the journal"))?;
+        let stories =
+            story::replay(&connection).map_err(StoreError::to("replay the facts of stories"))?;
         let live = read::live(&connection).map_err(StoreError::to("read the runs"))?;
         let last_seq = read::last_seq(&connection).map_err(StoreError::to("read the journal"))?;
         let reader = schema::open_reader(path)?;
         let store = Self { reader: Arc::new(Mutex::new(reader)) };
-        Ok(Opened { store, writer: Writer(connection), state, live, last_seq })
+        Ok(Opened { store, writer: Writer(connection), state, stories, live, last_seq })
     }
 
     /// Runs newest first, dead ones too.
@@ -116,6 +122,12 @@ impl Store {
     pub(crate) async fn noted(&self, run: &str, kind: &str) -> Result<Vec<Line>, StoreError> {
         let (run, kind) = (run.to_owned(), kind.to_owned());
         self.read(move |c| read::noted(c, &run, &kind)).await
+    }
+
+    /// The first line about a run, if there is one.
+    pub(crate) async fn first_line(&self, run: &str) -> Result<Option<u64>, StoreError> {
+        let run = run.to_owned();
+        self.read(move |c| read::first_line(c, &run)).await
     }
 
     /// Who reads the journal.
@@ -293,21 +305,21 @@ mod tests {
     use retention::Keep;
     use std::time::Duration;
 
-    struct Scratch(std::path::PathBuf);
+    pub(super) struct Scratch(std::path::PathBuf);
 
     impl Scratch {
-        fn new(name: &str) -> Self {
+        pub(super) fn new(name: &str) -> Self {
             let own = format!("kennel-store-{name}-{}", std::process::id());
             let dir = std::env::temp_dir().join(own);
             std::fs::create_dir_all(&dir).unwrap();
             Self(dir)
         }
 
-        fn file(&self) -> PathBuf {
+        pub(super) fn file(&self) -> PathBuf {
             self.0.join("kennel.db")
         }
 
-        fn open(&self) -> Result<Opened, StoreError> {
+        pub(super) fn open(&self) -> Result<Opened, StoreError> {
             Store::open(&self.file(), mind::State::default())
         }
     }
@@ -318,11 +330,11 @@ mod tests {
         }
     }
 
-    fn wait<T>(future: impl Future<Output = T>) -> T {
+    pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    fn admit(run: &str, slot: &str, worktree: Option<&str>) -> Entry {
+    pub(super) fn admit(run: &str, slot: &str, worktree: Option<&str>) -> Entry {
         let request = Request {
             command: vec![Text("true".into())],
             cwd: Text("/".into()),
@@ -335,6 +347,7 @@ mod tests {
             agent: None,
             limits_from: Default::default(),
             notes: Vec::new(),
+            step: None,
             grace_ms: 1,
             on_exit: kennel_process::OnExit::Sweep,
             at_ms: 1,
@@ -373,7 +386,7 @@ mod tests {
         }
     }
 
-    fn dead(run: &str) -> Entry {
+    pub(super) fn dead(run: &str) -> Entry {
         end(run, mind::Ending::Dead, Standing::Dead)
     }
 
@@ -493,7 +506,7 @@ mod tests {
         ];
         writer.commit(&entries).unwrap();
         let keep = Keep { age: Duration::from_millis(10), bytes: u64::MAX };
-        let mut retain = |now| writer.retain(&keep.bounds(now, Vec::new())).unwrap();
+        let mut retain = |now| writer.retain(&keep.bounds(now, Vec::new(), Vec::new())).unwrap();
         let reader = |acked: i64| {
             let connection = Connection::open(scratch.file()).unwrap();
             let sql = "INSERT OR REPLACE INTO consumer VALUES ('me', ?, 100)";

@@ -16,8 +16,8 @@ const MAX_CANDIDATES: usize = 10;
 
 const COLUMNS: &str = "SELECT id, slot, state, request, started, stuck, ended FROM run";
 
-const LINES: &str = "SELECT seq, at_ms, journal.run, slot, fact, detail, notice, quiet, tail \
-     FROM journal LEFT JOIN run ON run.id = journal.run";
+pub(super) const LINES: &str = "SELECT seq, at_ms, journal.run, slot, fact, detail, notice, \
+     quiet, tail FROM journal LEFT JOIN run ON run.id = journal.run";
 
 const WANTED: &str = "notice IS NOT NULL AND seq > ?1 AND (?2 IS NULL OR journal.run = ?2) \
      AND (?3 OR quiet = 0)";
@@ -93,7 +93,9 @@ pub(super) fn replay(
     while let Some(row) = rows.next()? {
         let run: String = row.get(0)?;
         let fact: format::Fact = json(row, 1)?;
-        state.apply(&fact.of(&run));
+        if let Some(fact) = fact.of(&run) {
+            state.apply(&fact);
+        }
     }
     Ok(state)
 }
@@ -113,6 +115,18 @@ pub(super) fn list(connection: &Connection, page: &Page) -> rusqlite::Result<Vec
          ORDER BY requested_ms DESC, id DESC LIMIT ?3"
     );
     query(connection, &sql, params![at, id, page.limit as i64])
+}
+
+/// The newest runs whose slot has this ending.
+pub(super) fn in_slots_that_end(
+    connection: &Connection,
+    ending: &str,
+    limit: usize,
+) -> rusqlite::Result<Vec<KeptRun>> {
+    let sql = format!(
+        "{COLUMNS} WHERE substr(slot, -length(?1)) = ?1 ORDER BY requested_ms DESC LIMIT ?2"
+    );
+    query(connection, &sql, params![ending, limit as i64])
 }
 
 pub(super) fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeptRun>> {
@@ -180,6 +194,13 @@ pub(super) fn noted(connection: &Connection, run: &str, kind: &str) -> rusqlite:
     query_lines(connection, &sql, params![format!("{run}/{kind}/"), run])
 }
 
+/// The first line about a run.
+pub(super) fn first_line(connection: &Connection, run: &str) -> rusqlite::Result<Option<u64>> {
+    let sql = "SELECT min(seq) FROM journal WHERE run = ?";
+    let mut first = connection.prepare_cached(sql)?;
+    first.query_row([run], |row| row.get::<_, Option<i64>>(0)).map(|seq| seq.map(|seq| seq as u64))
+}
+
 fn query_notices(
     connection: &Connection,
     sql: &str,
@@ -189,7 +210,7 @@ fn query_notices(
     query_lines(connection, sql, params![*after as i64, run, quiet, *limit as i64])
 }
 
-fn query_lines(
+pub(super) fn query_lines(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
@@ -254,7 +275,10 @@ fn kept_run(row: &Row<'_>) -> rusqlite::Result<KeptRun> {
     })
 }
 
-fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+pub(super) fn json<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    at: usize,
+) -> rusqlite::Result<T> {
     let text = row.get_ref(at)?.as_str()?;
     let kind = rusqlite::types::Type::Text;
     serde_json::from_str(text)

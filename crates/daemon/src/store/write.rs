@@ -49,7 +49,7 @@ impl Writer {
     }
 }
 
-fn in_one<T>(
+pub(super) fn in_one<T>(
     connection: &mut Connection,
     write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
@@ -123,6 +123,7 @@ fn update_run(tx: &Transaction<'_>, run: &str, entry: &Entry) -> rusqlite::Resul
             return Ok(());
         }
         Detail::Nothing
+        | Detail::Shutdown
         | Detail::Exited(_)
         | Detail::Limit(_)
         | Detail::Request(_)
@@ -137,6 +138,6 @@ fn update_run(tx: &Transaction<'_>, run: &str, entry: &Entry) -> rusqlite::Resul
     Ok(())
 }
 
-fn text(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+pub(super) fn text(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
 }

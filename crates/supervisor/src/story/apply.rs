@@ -159,6 +159,7 @@ impl Story {
             depends_on: new.depends_on.clone(),
             priority: new.priority,
             ceilings: new.ceilings,
+            words: None,
             used: Used::default(),
             retries: BTreeMap::new(),
             retries_used: 0,
@@ -175,7 +176,8 @@ impl Story {
     }
 
     fn edit(&mut self, edit: &Edit) {
-        let Edit { pinned, depends_on, priority, ceilings } = edit.clone();
+        let Edit { pinned, depends_on, priority, ceilings, words } = edit.clone();
+        self.words = words.or(self.words.take());
         self.pinned = pinned.unwrap_or(self.pinned.take());
         self.priority = priority.unwrap_or(self.priority);
         self.ceilings = ceilings.unwrap_or(self.ceilings);

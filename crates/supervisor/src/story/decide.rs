@@ -202,7 +202,8 @@ impl Draft {
         let same = edit.pinned.as_ref().is_none_or(|pinned| *pinned == known.pinned)
             && edit.depends_on.as_ref().is_none_or(|on| *on == known.depends_on)
             && edit.priority.is_none_or(|priority| priority == known.priority)
-            && edit.ceilings.is_none_or(|ceilings| ceilings == known.ceilings);
+            && edit.ceilings.is_none_or(|ceilings| ceilings == known.ceilings)
+            && (edit.words.is_none() || edit.words == known.words);
         if same {
             return Ok(Scope::Nowhere);
         }

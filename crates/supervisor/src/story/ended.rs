@@ -88,6 +88,7 @@ impl End<'_> {
             | Outcome::Conflict { .. }
             | Outcome::BaseMoved
             | Outcome::Stopped
+            | Outcome::Interrupted
             | Outcome::NeverStarted => {}
         }
         if self.step.entry != self.story.entry {
@@ -107,6 +108,7 @@ impl End<'_> {
                 | Outcome::BaseMoved
                 | Outcome::Drifted
                 | Outcome::Stopped
+                | Outcome::Interrupted
                 | Outcome::NeverStarted
                 | Outcome::Lost => Then::Same,
             },
@@ -133,7 +135,7 @@ impl End<'_> {
                 Some(_) => Then::Same,
             },
             Outcome::NeverStarted => self.misfired(),
-            Outcome::Drifted | Outcome::Lost => Then::Same,
+            Outcome::Interrupted | Outcome::Drifted | Outcome::Lost => Then::Same,
         }
     }
 
@@ -292,6 +294,14 @@ impl End<'_> {
             (Work::Prepare { .. }, Outcome::Success) => Tree::Ready,
             (Work::Remove, Outcome::Success) => Tree::None,
             (Work::Prepare { .. } | Work::Remove, _) => Tree::Unsettled,
+            // It may be in the middle of a merge: whoever comes next needs it as it was.
+            (
+                Work::Merge,
+                Outcome::Failed { .. }
+                | Outcome::Limit { .. }
+                | Outcome::Stopped
+                | Outcome::Interrupted,
+            ) => Tree::Unsettled,
             (Work::Agent { .. } | Work::Merge | Work::Gate { .. } | Work::Land, _) => {
                 self.story.tree
             }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::names::{
-    AgentName, ProjectKey, Provider, Session, StageName, StepId, StoryId, StoryRef, Tail,
+    AgentName, ProjectKey, Provider, Session, StageName, StepId, StoryId, StoryRef, Tail, Words,
 };
 use super::pipeline::Pipeline;
 use super::state::{Ceilings, Leave, Used};
@@ -117,6 +117,8 @@ pub struct Edit {
     pub priority: Option<i32>,
     /// What all its runs together may use.
     pub ceilings: Option<Ceilings>,
+    /// Its title and text.
+    pub words: Option<Words>,
 }
 
 /// Why a run was not admitted: nothing that its story could help.
@@ -130,6 +132,8 @@ pub enum TurnedAway {
     HostFull,
     /// The daemon is leaving.
     ShuttingDown,
+    /// What it would be started with cannot be used now: a file that is broken, or not trusted.
+    Unconfigured,
 }
 
 /// How a step's run ended.
@@ -167,6 +171,8 @@ pub enum Outcome {
     Drifted,
     /// Somebody stopped it.
     Stopped,
+    /// Everything was stopped, and it with the rest: that says nothing about its story.
+    Interrupted,
     /// No instruction of it ran, nor will.
     NeverStarted,
     /// Nobody can say whether it is over.

@@ -41,6 +41,7 @@ pub use event::{Edit, NewStory, Outcome, Seen, SeenStep, StoryEvent, TurnedAway}
 pub use fact::{StoryFact, Then};
 pub use names::{
     AgentName, Model, ProjectKey, Provider, Session, StageName, StepId, StoryId, StoryRef, Tail,
+    Words,
 };
 pub use notice::{About, StoryKind, StoryNotice};
 pub use pipeline::{AgentRule, BackOff, Pipeline, PipelineFault, Role, Stage, StageKind, WorkRule};

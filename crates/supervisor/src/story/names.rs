@@ -52,6 +52,8 @@ names! {
     Session;
     /// Where the last words of a failed step are kept.
     Tail;
+    /// Which title and text a story has: they are kept elsewhere, this tells two of them apart.
+    Words;
 }
 
 /// A story of a project.
@@ -91,7 +93,7 @@ impl StepId {
         let mut id = String::new();
         for name in [self.story.project.as_str(), self.story.id.as_str()] {
             escape(name, &mut id);
-            id.push('.');
+            id.push('_');
         }
         // Writing to a string does not fail.
         let _ = write!(id, "{}", self.number);
@@ -111,14 +113,14 @@ impl fmt::Display for StepId {
     }
 }
 
-/// Small letters, digits and `-` stay; any other byte is `_` and two digits, so that two names
-/// never become one.
+/// Small letters, digits and `-` stay; any other byte is `X` and two digits, so that two names
+/// never become one, and none has the `_` that stands between them.
 fn escape(name: &str, to: &mut String) {
     for byte in name.bytes() {
         if byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' {
             to.push(char::from(byte));
         } else {
-            let _ = write!(to, "_{byte:02x}");
+            let _ = write!(to, "X{byte:02x}");
         }
     }
 }
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_two_steps_have_the_same_run() {
-        let names = ["a", "A", "a.1", "a_2e1", "a/1", "1", "", "ä", "a-1"];
+        let names = ["a", "A", "a.1", "a_2e1", "aX2e1", "a/1", "1", "", "ä", "a-1", "a_1"];
         let mut seen = BTreeSet::new();
         for project in names {
             for id in names {
@@ -142,6 +144,6 @@ mod tests {
             }
         }
         let run = StoryRef::new(&"p".into(), &"108".into()).step(7).run();
-        assert_eq!(run.as_str(), "p.108.7");
+        assert_eq!(run.as_str(), "p_108_7");
     }
 }

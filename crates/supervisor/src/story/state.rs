@@ -14,9 +14,11 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 
+use super::decide::PAUSE_MOST_MS;
 use super::event::TurnedAway;
 use super::names::{
     AgentName, Model, ProjectKey, Provider, Session, StageName, StepId, StoryId, StoryRef, Tail,
+    Words,
 };
 use super::notice::StoryKind;
 use super::pipeline::Pipeline;
@@ -89,6 +91,8 @@ pub struct Story {
     pub priority: i32,
     /// What all its runs together may use.
     pub ceilings: Ceilings,
+    /// Its title and text, if they are not the first ones.
+    pub words: Option<Words>,
     /// What they have used.
     pub used: Used,
     /// Retries since somebody last looked at it, by stage. Going on does not clear them, so that
@@ -402,10 +406,12 @@ impl Stories {
         self.projects.get(&story.project)?.gone.get(&story.id).copied()
     }
 
-    /// Until when a provider is paused, if it is.
+    /// Until when a provider is paused, if it is. A pause longer than any is one that the clock was
+    /// set back from, and over.
     #[must_use]
     pub fn paused_until(&self, provider: &Provider, now_ms: u64) -> Option<u64> {
-        self.pauses.get(provider)?.until_ms.filter(|until| now_ms < *until)
+        let latest = now_ms.saturating_add(PAUSE_MOST_MS);
+        self.pauses.get(provider)?.until_ms.filter(|until| now_ms < *until && *until <= latest)
     }
 
     /// Runs that are no story's step any more and are being stopped.

@@ -77,7 +77,7 @@ fn random_events_among_many_stories() {
 fn random_lives_come_everywhere() {
     // What the random events must reach for the test above to mean anything.
     let mut reached = BTreeSet::new();
-    for seed in 0..60 {
+    for seed in 0..150 {
         let mut rng = Rng::new(seed);
         let mut both = begin();
         for _ in 0..EVENTS {
@@ -614,6 +614,18 @@ impl Model {
             (Work::Prepare { .. }, true) => known.tree = Tree::Ready,
             (Work::Remove, true) => known.tree = Tree::None,
             (Work::Prepare { .. } | Work::Remove, false) => known.tree = Tree::Unsettled,
+            // It may have been cut off in the midst of it.
+            (Work::Merge, false)
+                if matches!(
+                    outcome,
+                    Outcome::Failed { .. }
+                        | Outcome::Limit { .. }
+                        | Outcome::Stopped
+                        | Outcome::Interrupted
+                ) =>
+            {
+                known.tree = Tree::Unsettled;
+            }
             (Work::Agent { .. } | Work::Merge | Work::Gate { .. } | Work::Land, _) => {}
         }
         if *outcome == Outcome::Lost {
@@ -696,7 +708,7 @@ impl Model {
             }
             Outcome::Conflict { tail } => (tail.clone(), false),
             Outcome::RateLimited { .. } | Outcome::BaseMoved => none(),
-            Outcome::Drifted | Outcome::Lost => return,
+            Outcome::Interrupted | Outcome::Drifted | Outcome::Lost => return,
         };
         if keeps_commits {
             known.progress = Progress::Worked;
@@ -1304,6 +1316,7 @@ fn outcomes(until_ms: Option<u64>) -> Vec<Outcome> {
         Outcome::BaseMoved,
         Outcome::Drifted,
         Outcome::Stopped,
+        Outcome::Interrupted,
         Outcome::NeverStarted,
         Outcome::Lost,
     ]
@@ -1329,6 +1342,7 @@ fn any_event(rng: &mut Rng, mind: &Mind) -> Then {
                 depends_on: rng.one_in(2).then_some(new.depends_on),
                 priority: rng.one_in(2).then_some(new.priority),
                 ceilings: rng.one_in(2).then_some(new.ceilings),
+                words: None,
             };
             StoryEvent::EditRequested { story: s, edit }
         }

@@ -387,6 +387,27 @@ fn two_stages_cannot_send_a_story_to_and_fro_for_ever() {
 }
 
 #[test]
+fn whoever_was_stopped_with_everything_else_goes_on_without_a_retry() {
+    let (mut mind, s) = with_story("current");
+    mind.end(&s, Outcome::Interrupted);
+    assert_eq!((mind.story(&s).hold.clone(), mind.story(&s).retries_used), (None, 0));
+    assert!(matches!(mind.work(&s), Some(Work::Agent { .. })), "it is worked on again");
+}
+
+#[test]
+fn another_title_is_a_fact_of_its_own_and_the_same_one_is_none() {
+    let (mut mind, s) = with_story("current");
+    let title = |words: &str| {
+        let edit = Edit { words: Some(words.into()), ..Edit::default() };
+        StoryEvent::EditRequested { story: s.clone(), edit }
+    };
+    mind.must(&title("one"));
+    assert_eq!(mind.story(&s).words, Some("one".into()));
+    mind.must(&title("two"));
+    assert_eq!(mind.story(&s).words, Some("two".into()));
+}
+
+#[test]
 fn a_stop_by_somebody_is_not_answered_by_a_start() {
     let (mut mind, s) = with_story("current");
     let effects = mind.end(&s, Outcome::Stopped);
@@ -610,6 +631,44 @@ fn a_pause_has_a_least_and_a_longest_time() {
     }
     mind.must(&StoryEvent::UnpauseRequested("north".into()));
     assert_eq!(mind.facts.len(), 2, "nothing was paused");
+}
+
+#[test]
+fn a_pause_that_the_clock_was_set_back_from_is_over() {
+    let (mut mind, _) = with_story("backlog");
+    let (now, year) = (mind.now_ms, 365 * 24 * 60 * 60 * 1000);
+    let paused = |mind: &Mind| mind.stories.paused_until(&"north".into(), mind.now_ms);
+    mind.now_ms = now + year;
+    mind.must(&StoryEvent::RateLimited { provider: "north".into(), until_ms: None });
+    assert!(paused(&mind).is_some());
+    mind.now_ms = now;
+    assert_eq!(paused(&mind), None);
+}
+
+#[test]
+fn a_merge_that_was_cut_off_is_undone_before_anybody_works_there() {
+    let limit = Outcome::Limit { ahead: false, tail: None };
+    for (outcome, again) in [
+        (limit, true),
+        (FAILED, true),
+        (Outcome::Stopped, true),
+        (Outcome::Interrupted, true),
+        (Outcome::Conflict { tail: None }, false),
+        (Outcome::NeverStarted, false),
+    ] {
+        let (mut mind, s) = with_story("merge");
+        assert_eq!(mind.work(&s), Some(&Work::Merge));
+        mind.end(&s, outcome.clone());
+        if mind.story(&s).hold.is_some() {
+            mind.must(&StoryEvent::UnholdRequested(s.clone()));
+        }
+        if mind.work(&s).is_none() {
+            wait_over(&mut mind);
+        }
+        let next = mind.work(&s);
+        assert!(next.is_some(), "{outcome:?}");
+        assert_eq!(matches!(next, Some(Work::Prepare { .. })), again, "{outcome:?}: {next:?}");
+    }
 }
 
 #[test]

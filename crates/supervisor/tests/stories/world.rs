@@ -596,6 +596,7 @@ fn any_outcome(rng: &mut Rng) -> Outcome {
         8 => Outcome::Stopped,
         9 => Outcome::NeverStarted,
         10 => Outcome::Lost,
+        11 => Outcome::Interrupted,
         _ => Outcome::Success,
     }
 }

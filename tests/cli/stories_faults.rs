@@ -1,0 +1,274 @@
+//! Stories in a world that is not as it should be: no git, a bare repository, a base or a worktree
+//! that is gone, locked or elsewhere, a full disk, and files of configuration that break under way.
+//! Every fault is named with what to do, and once it is gone the story goes on.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use kennel_tests::{skipped, until};
+use serde_json::json;
+
+use super::faults::{Full, inside, on_a_small_disk};
+use super::home::Home;
+use super::storied::{CODES, Repo, count, home, script, sign, text, told, until_told, usual};
+
+/// A directory with all programs there are, but for git.
+fn programs_without_git(home: &Home) -> PathBuf {
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).expect("it can be made");
+    let path = std::env::var_os("PATH").expect("it is set");
+    for dir in std::env::split_paths(&path) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if !entry.file_name().to_string_lossy().starts_with("git") {
+                // The first of a name counts, as in the variable.
+                let _ = std::os::unix::fs::symlink(entry.path(), bin.join(entry.file_name()));
+            }
+        }
+    }
+    bin
+}
+
+#[track_caller]
+fn expect_because(repo: &Repo<'_>, id: &str, what: &[&str]) {
+    let blocked = repo.until_blocked(id);
+    let because = blocked["hold_because"].as_str().expect("it is text");
+    for what in what {
+        assert!(because.contains(what), "{what:?} is not in {because:?}");
+    }
+}
+
+#[test]
+fn without_git_a_story_is_blocked_by_name_and_with_it_again_it_goes_on() {
+    let mut home = home();
+    let path = std::env::var("PATH").expect("it is text");
+    let bin = programs_without_git(&home);
+    home.set("PATH", bin.to_str().expect("it is text"));
+    {
+        let repo = Repo::new(&home, "repo", &usual("max_retries = 1"));
+        repo.add("a", &[]);
+        expect_because(&repo, "a", &["its worktree could not be made", "there is no git in PATH"]);
+        assert_eq!(count(&home, "began"), 0, "{}", told(&home));
+    }
+    home.down();
+    home.set("PATH", &path);
+    let repo = Repo::known(&home, "repo");
+    repo.story(&["unblock", "a"]);
+    repo.until_done("a");
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn a_bare_repository_has_stories_that_land() {
+    let home = home();
+    let seed = Repo::new(&home, "seed", &usual(""));
+    let bare = Repo::known(&home, "bare");
+    seed.git(&["clone", "-q", "--bare", ".", text(bare.dir())]);
+    bare.configure(&usual(""));
+    bare.add("a", &[]);
+    bare.add("b", &["--depends-on", "a"]);
+    bare.until_done("b");
+    assert_eq!(bare.subjects("main"), ["b: work", "a: work", "first"]);
+    for id in ["a", "b"] {
+        bare.story(&["archive", id]);
+        bare.until_gone(id);
+    }
+    assert_eq!(bare.git(&["worktree", "list"]).lines().count(), 1);
+    assert_eq!(seed.subjects("main"), ["first"]);
+    bare.check_repository();
+    seed.check();
+    home.check();
+}
+
+#[test]
+fn a_base_that_is_gone_is_named_and_back_again_it_is_landed_on() {
+    let home = home();
+    let repo = Repo::new(&home, "repo", &usual("max_retries = 0"));
+    repo.git(&["checkout", "-q", "-b", "side"]);
+    repo.git(&["branch", "-q", "-m", "main", "hidden"]);
+    repo.add("a", &[]);
+    expect_because(&repo, "a", &["there is no branch main"]);
+    repo.git(&["branch", "-q", "-m", "hidden", "main"]);
+    repo.story(&["unblock", "a"]);
+    repo.until_done("a");
+    // The checkout is on another branch: it stays as it is.
+    assert_eq!((repo.landed("a"), repo.subjects("side").len()), (1, 1));
+    repo.git(&["checkout", "-q", "main"]);
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn a_worktree_that_somebody_deleted_is_made_again_with_all_its_commits() {
+    let home = home();
+    script(
+        &home,
+        "coder",
+        r#"[ -e once.txt ] || commit once.txt x once
+        say up-$(tries); wait_for go; commit b.txt x two"#,
+    );
+    let repo = Repo::new(&home, "repo", &usual(""));
+    repo.add("a", &[]);
+    repo.add("gone", &[]);
+    until("both work", || (count(&home, "up-1") == 2).then_some(()));
+    for id in ["a", "gone"] {
+        repo.story(&["freeze", id]);
+        repo.until(id, "rests", |story| story["step"].is_null());
+        fs::remove_dir_all(repo.worktree(id).expect("it has one")).expect("it can be removed");
+    }
+    sign(&home, "go");
+    repo.story(&["unblock", "a"]);
+    let done = repo.until_done("a");
+    assert_eq!(done["retries_used"], 0, "{done}");
+    assert_eq!(repo.subjects("main"), ["a: two", "a: once", "first"]);
+    // One that nobody goes on with can be put away all the same; its branch stays.
+    repo.story(&["archive", "gone"]);
+    repo.until_gone("gone");
+    let kept = repo.git(&["for-each-ref", "--format=%(refname)", "--contains", "kennel/gone"]);
+    assert_eq!(kept, "refs/heads/kennel/gone");
+    assert_eq!(repo.git(&["worktree", "list"]).lines().count(), 2);
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn a_worktree_that_somebody_locked_is_not_removed_until_it_is_free() {
+    let home = home();
+    let repo = Repo::new(&home, "repo", &usual(""));
+    repo.add("a", &[]);
+    repo.until_done("a");
+    let worktree = repo.worktree("a").expect("it has one");
+    let worktree = worktree.to_str().expect("it is text");
+    repo.git(&["worktree", "unlock", worktree]);
+    repo.git(&["worktree", "lock", "--reason", "mine", worktree]);
+    repo.story(&["archive", "a"]);
+    expect_because(&repo, "a", &["could not be removed", "locked by somebody else: mine"]);
+    assert!(Path::new(worktree).join("a.txt").exists());
+    assert_eq!(repo.notices("a", "story_blocked").len(), 1);
+    repo.git(&["worktree", "unlock", worktree]);
+    repo.story(&["unblock", "a"]);
+    let gone = repo.until_gone("a");
+    assert_eq!(gone["done"], true, "{gone}");
+    assert!(!Path::new(worktree).exists());
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn worktrees_may_be_on_another_file_system() {
+    let home = home();
+    let root = Path::new("/dev/shm").join(home.path().file_name().expect("it has a name"));
+    let device = |path: &Path| fs::metadata(path).map(|is| is.dev()).ok();
+    if device(Path::new("/dev/shm")).is_none_or(|dev| Some(dev) == device(home.path())) {
+        return skipped("worktrees_may_be_on_another_file_system", "there is none at /dev/shm");
+    }
+    fs::create_dir(&root).expect("it can be made");
+    let root_is = format!("worktree_root = {:?}", root.to_str().expect("it is text"));
+    let repo = Repo::new(&home, "repo", &usual(&root_is));
+    repo.add("a", &[]);
+    repo.until_done("a");
+    assert!(repo.worktree("a").expect("it has one").starts_with(&root));
+    repo.story(&["archive", "a"]);
+    repo.until_gone("a");
+    assert_eq!(repo.landed("a"), 1);
+    repo.check();
+    home.check();
+    fs::remove_dir_all(&root).expect("it can be removed");
+}
+
+#[test]
+fn a_disk_that_is_full_while_an_agent_ends_costs_nothing_once_there_is_room() {
+    let test =
+        "stories_faults::a_disk_that_is_full_while_an_agent_ends_costs_nothing_once_there_is_room";
+    let Some(place) = inside(test) else { return on_a_small_disk(test) };
+    let home = home();
+    // Not in the home: that is full.
+    let go = PathBuf::from(format!("/dev/shm/kt-{}-go", std::process::id()));
+    let body = format!("{CODES}\nsay up\nwhile [ ! -e {} ]; do sleep 0.02; done", go.display());
+    script(&home, "coder", &body);
+    let repo = Repo::new(&home, "repo", &usual(""));
+    repo.add("a", &[]);
+    until_told(&home, "up");
+    let run = repo.show("a")["run"].as_str().expect("it runs").to_owned();
+    let full = Full::disk(&place);
+    let (code, words) = repo.refused(&["add", "b"]);
+    assert_eq!(code, "store_failed", "{words}");
+    fs::write(&go, "").expect("it can be made");
+    until("the agent has ended", || (home.show(&run)["state"] == "dead").then_some(()));
+    assert_eq!(repo.show("a")["stage"], "current");
+    drop(full);
+    let done = repo.until_done("a");
+    assert_eq!(count(&home, "up"), 1, "{}", told(&home));
+    assert_eq!((repo.landed("a"), &done["retries_used"]), (1, &json!(0)), "{done}");
+    let _ = fs::remove_file(go);
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn a_file_that_breaks_or_is_not_trusted_stops_nobody_and_trust_counts_at_once() {
+    let home = home();
+    script(&home, "coder", &format!("wait_for go-$KENNEL_STORY\n{CODES}"));
+    let repo = Repo::new(&home, "repo", &usual(""));
+    repo.add("a", &[]);
+    repo.add("b", &[]);
+    until_told(&home, "began a ");
+    until_told(&home, "began b ");
+    // Broken: the last good one counts, and it is told.
+    repo.put_file("[[agent]\nnonsense");
+    let noted = |word: &str| {
+        let listed = home.ok(&["story", "-C", text(repo.dir()), "list"]);
+        assert!(listed.contains(word), "{word:?} is not in {listed}");
+    };
+    noted("kennel.toml");
+    let doctor = home.kennel(&["doctor"]);
+    assert!(doctor.out.contains("kennel.toml"), "{doctor:?}");
+    sign(&home, "go-a");
+    let done = repo.until_done("a");
+    assert_eq!(done["retries_used"], 0, "{done}");
+    assert_eq!(repo.show("b")["step"], "agent");
+    // Good and not trusted: the same.
+    let extra = usual("").replace(
+        "[[stage]]\nname = \"qa\"",
+        "[[stage]]\nname = \"extra\"\n[[stage]]\nname = \"qa\"",
+    );
+    let extra = extra.replace("agents = [\"coder\"]", "agents = [\"coder\"]\nnext = \"extra\"");
+    repo.put_file(&extra);
+    noted("trust");
+    assert_eq!(repo.refused(&["move", "b", "extra"]).0, "stage_not_found");
+    // Trusted: it counts without a restart, also for whoever works now.
+    let daemon = home.daemon().expect("it is up").identity().pid;
+    home.ok(&["trust", text(repo.dir())]);
+    sign(&home, "go-b");
+    let there = repo.until("b", "is in the new stage", |story| story["stage"] == "extra");
+    assert_eq!(there["waits_code"], "move", "{there}");
+    assert_eq!(home.daemon().expect("it is up").identity().pid, daemon);
+    repo.story(&["move", "b", "qa"]);
+    repo.until_done("b");
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn nothing_is_done_for_a_file_that_nobody_trusts() {
+    let home = home();
+    let trusted = Repo::new(&home, "trusted", &usual(""));
+    let repo = Repo::known(&home, "stranger");
+    trusted.git(&["clone", "-q", ".", text(repo.dir())]);
+    repo.put_file(&usual(""));
+    for args in [&["add", "x"][..], &["list"]] {
+        let (code, words) = repo.refused(args);
+        assert_eq!(code, "config_untrusted", "{words}");
+        assert!(words.contains("kennel trust"), "{words}");
+    }
+    home.ok(&["trust", text(repo.dir())]);
+    repo.add("x", &[]);
+    repo.until_done("x");
+    // Outside of any repository there are no stories.
+    let said = home.kennel(&["--json", "story", "-C", "/", "list"]);
+    assert_ne!(said.code, 0, "{said:?}");
+    assert!(said.err.contains("repository"), "{said:?}");
+    repo.check();
+    home.check();
+}
