@@ -208,10 +208,14 @@ link() {
     if [ -e "$path/.git" ]; then refuse path_taken "$path has become a repository of its own"; fi
     err=$( { printf 'gitdir: %s\n' "$admin" >"$path/.git"; } 2>&1) || fail "failed to link $path" "$err"
 }
-# Locks in the story's own git directory, which a killed step of ours left there: its note says so.
-drop_own_locks() { rm -f "$admin"/*.lock; }
-# drop_lock_of REF: the same for a ref that is the story's alone.
+# drop_lock_of REF: a lock that a killed step of ours left on a ref that is the story's alone: its note
+# says so.
 drop_lock_of() { rm -f "$common/$1.lock"; }
+# The same for those in the story's own git directory, and on its branch, which moves with HEAD.
+drop_own_locks() {
+    rm -f "$admin"/*.lock
+    drop_lock_of "refs/heads/$branch"
+}
 # restore_missing: files that a killed removal took away come back; none that is there is touched.
 restore_missing() {
     drop_own_locks
@@ -251,8 +255,7 @@ recover_merge() {
     has merging || return 0
     read -r _ onto <"$notes/merging"
     drop_own_locks
-    drop_lock_of "refs/heads/$1"
-    if [ "$(operation_in "$admin")" != none ] || ! is_clean || ! on_branch "$1"; then
+    if [ "$(operation_in "$admin")" != none ] || ! is_clean || ! on_branch; then
         snapshot
         identify
         ask w rev-parse HEAD
@@ -262,12 +265,12 @@ recover_merge() {
         w rebase --quit >/dev/null 2>&1
         must 'failed to undo an unfinished merge' w update-ref --no-deref HEAD "$onto"
         must 'failed to undo an unfinished merge' w reset -q --hard "$onto"
-        must 'failed to undo an unfinished merge' w symbolic-ref HEAD "refs/heads/$1"
+        must 'failed to undo an unfinished merge' w symbolic-ref HEAD "refs/heads/$branch"
         must 'failed to undo an unfinished merge' w reset -q --hard
     fi
     forget merging
 }
-on_branch() { [ "$(w symbolic-ref -q HEAD)" = "refs/heads/$1" ]; }
+on_branch() { [ "$(w symbolic-ref -q HEAD)" = "refs/heads/$branch" ]; }
 
 # run_commands OUTCOME COMMAND...: a user's commands in the worktree, in the user's own language.
 run_commands() {

@@ -8,10 +8,10 @@ make_directory "$notes"
 find_worktree "$5"
 if [ -z "$admin" ] || [ ! -d "$path" ]; then refuse worktree_gone "there is no worktree at $path"; fi
 refuse_others_lock
-recover_merge "$branch"
+recover_merge
 operation=$(operation_in "$admin")
 [ "$operation" = none ] || refuse in_progress "$path is in the middle of: $operation"
-on_branch "$branch" || refuse wrong_branch "$path is not on $branch"
+on_branch || refuse wrong_branch "$path is not on $branch"
 is_clean || refuse dirty "$path has changes that are in no commit"
 ask w rev-parse HEAD
 before=$out
@@ -33,7 +33,7 @@ if [ "$code" -ne 0 ]; then
         w diff --no-ext-diff --no-textconv
     } | LC_ALL=C dd bs=1 count="$TEXT_BYTES" 2>/dev/null | hex)
     w "$mode" --abort >/dev/null 2>&1
-    recover_merge "$branch"
+    recover_merge
     [ -n "$files" ] || fail "failed to $mode" "$said"
     answer 10 conflict "\"base\":\"$base_id\",\"files\":\"$files\",\"text\":\"$text\""
 fi

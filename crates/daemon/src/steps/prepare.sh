@@ -19,7 +19,10 @@ undo_half_made() {
     done
     rm -f "$path/.git"
     if [ -d "$path" ]; then rmdir "$path" || return 1; fi
-    drop_registration
+    # By hand: a file in it that git had just begun makes every git fail that lists the worktrees.
+    case $admin in "$common"/worktrees/?*) ;; *) return 1 ;; esac
+    err=$(rm -rf -- "$admin" 2>&1) || fail 'failed to drop a half-made worktree' "$err"
+    admin=
 }
 # git removes the registration of a worktree that is not there without being forced; `prune` would
 # also drop those of others, whose disk may just not be mounted.
@@ -40,7 +43,7 @@ case $path in
 esac
 
 if [ -n "$admin" ] && has adding; then
-    if [ ! -f "$admin/commondir" ] || ! w rev-parse -q --verify HEAD >/dev/null 2>&1 ||
+    if [ ! -s "$admin/commondir" ] || ! w rev-parse -q --verify HEAD >/dev/null 2>&1 ||
         [ ! -f "$path/.git" ]; then
         undo_half_made || refuse path_taken "$path is a half-made worktree with foreign files in it"
     fi
@@ -103,8 +106,8 @@ if has adding; then
     fi
     forget adding
 fi
-recover_merge "$branch"
-if ! on_branch "$branch"; then
+recover_merge
+if ! on_branch; then
     found=$(cat "$admin/rebase-merge/head-name" "$admin/rebase-apply/head-name" 2>/dev/null)
     [ "$found" = "refs/heads/$branch" ] ||
         refuse wrong_branch "$path is on $(w symbolic-ref -q HEAD || printf 'no branch'), not on $branch"

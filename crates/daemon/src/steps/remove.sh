@@ -67,7 +67,7 @@ if [ -d "$path" ]; then
     else
         [ -f "$path/.git" ] || refuse worktree_gone "$path has lost its .git file: prepare the story again"
     fi
-    recover_merge "$branch"
+    recover_merge
     check_kept
     if [ "$#" -gt 0 ]; then
         run_commands teardown_failed "$@"
