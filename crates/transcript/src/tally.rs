@@ -62,7 +62,10 @@ pub struct Tally {
     /// How many totals were told, and what was counted per response since the last.
     totals: u64,
     since_total: Sum,
+    /// Responses of which only the beginning was told, and the number of the last total that has
+    /// their ends: one that says less than what was counted until then has not.
     unconfirmed: u64,
+    confirmed_by: u64,
     /// Responses that were cut off: a total does not confirm them.
     cut: u64,
     session: Option<String>,
@@ -258,6 +261,17 @@ struct SeenTotal {
     is_ours: bool,
 }
 
+impl SeenTotal {
+    /// True if it includes all that was counted.
+    fn has(&self, counted: &Sum) -> bool {
+        match (self.tokens, self.pico) {
+            (Some(tokens), _) => tokens.larger(&counted.tokens) == tokens,
+            (None, Some(pico)) => pico >= counted.pico(),
+            (None, None) => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct LineCounts {
     lines: u64,
@@ -290,6 +304,7 @@ impl Tally {
             totals: 0,
             since_total: Sum::default(),
             unconfirmed: 0,
+            confirmed_by: 0,
             cut: 0,
             session: None,
             model: None,
@@ -523,6 +538,8 @@ impl Tally {
         if seen.after_total == self.totals {
             self.count_since_total(old, &seen);
         }
+        self.unconfirmed -= u64::from(old.is_some_and(|old| self.is_unconfirmed(&old)));
+        self.unconfirmed += u64::from(self.is_unconfirmed(&seen));
         // A total has no more of those than we have.
         self.cut -= u64::from(old.is_some_and(|old| old.grade == Grade::Cut));
         self.cut += u64::from(seen.grade == Grade::Cut);
@@ -534,10 +551,12 @@ impl Tally {
     fn count_since_total(&mut self, old: Option<SeenUsage>, new: &SeenUsage) {
         if let Some(old) = old {
             self.since_total.take_back(&old);
-            self.unconfirmed -= u64::from(old.grade == Grade::Placeholder);
         }
         self.since_total.put(new);
-        self.unconfirmed += u64::from(new.grade == Grade::Placeholder);
+    }
+
+    fn is_unconfirmed(&self, seen: &SeenUsage) -> bool {
+        seen.grade == Grade::Placeholder && seen.after_total >= self.confirmed_by
     }
 
     /// A response is known by its own id and its request's. Where one source gives no request, the
@@ -565,6 +584,7 @@ impl Tally {
         let pico = total.usd.map(pico_of);
         let (mut tokens_before, mut pico_before) = (Tokens::default(), 0);
         let mut is_ours = true;
+        let counted = self.counted();
         match (total.since, self.history, self.total) {
             (Span::Run, _, _) | (Span::Session, History::Fresh, _) => {}
             (Span::Session, History::Resumed, Some(first)) => {
@@ -573,7 +593,6 @@ impl Tally {
             }
             (Span::Session, History::Resumed, None) => {
                 // What was counted up to here is this run's; the rest was there before it.
-                let counted = self.counted();
                 tokens_before = total.tokens.unwrap_or_default().minus(&counted.tokens);
                 pico_before = pico.unwrap_or(0).saturating_sub(counted.pico());
                 is_ours = counted.tokens != Tokens::default();
@@ -581,9 +600,15 @@ impl Tally {
         }
         self.totals += 1;
         self.since_total = Sum::default();
-        self.unconfirmed = 0;
         let tokens = total.tokens;
-        self.total = Some(SeenTotal { tokens, pico, tokens_before, pico_before, is_ours });
+        let seen = SeenTotal { tokens, pico, tokens_before, pico_before, is_ours };
+        // In a session that was resumed, how much of a total is ours is taken from what was counted.
+        let is_all_ours = total.since == Span::Run || self.history == History::Fresh;
+        if is_all_ours && seen.has(&counted) {
+            self.unconfirmed = 0;
+            self.confirmed_by = self.totals;
+        }
+        self.total = Some(seen);
     }
 
     /// All that was counted response by response.

@@ -424,3 +424,34 @@ fn a_response_that_was_cut_off_is_not_confirmed_by_a_total() {
     tally.add(FILE, &output("m1", Some("r1"), Grade::Recorded, 10));
     assert_eq!(tally.used().unconfirmed, 0, "it was written to its end after all");
 }
+
+#[test]
+fn a_total_that_says_less_than_was_counted_confirms_nothing() {
+    let told = |output| {
+        let tokens = Some(Tokens { output, ..Tokens::default() });
+        Entry::Total(Total { since: Span::Session, tokens, usd: Some(1.0) })
+    };
+    let mut tally = tally(History::Fresh);
+    tally.add(FILE, &output("m1", Some("r1"), Grade::Recorded, 500));
+    tally.add(OUT, &output("m2", Some("r2"), Grade::Placeholder, 1));
+    // What the client writes as it is ended, and its second response is nowhere on disk.
+    tally.add(FILE, &told(500));
+    assert_eq!(tally.used().unconfirmed, 1, "it has not the second one");
+    tally.add(FILE, &output("m2", Some("r2"), Grade::Recorded, 500));
+    assert_eq!(tally.used().unconfirmed, 0, "it was written to its end after all");
+    tally.add(OUT, &output("m3", Some("r3"), Grade::Placeholder, 1));
+    tally.add(OUT, &told(1_500));
+    assert_eq!((tally.used().unconfirmed, tally.used().tokens.output), (0, 1_500));
+    tally.add(FILE, &output("m3", Some("r3"), Grade::Recorded, 500));
+    assert_eq!((tally.used().unconfirmed, tally.used().tokens.output), (0, 1_500));
+}
+
+#[test]
+fn totals_of_a_resumed_session_confirm_nothing() {
+    let mut tally = tally(History::Resumed);
+    tally.add(OUT, &output("m1", None, Grade::Placeholder, 1));
+    for usd in [3.0, 4.0] {
+        tally.add(OUT, &total(usd));
+        assert_eq!(tally.used().unconfirmed, 1, "how much of it is ours is a guess");
+    }
+}
