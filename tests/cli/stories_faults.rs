@@ -251,6 +251,88 @@ fn a_file_that_breaks_or_is_not_trusted_stops_nobody_and_trust_counts_at_once() 
 }
 
 #[test]
+fn after_a_restart_what_was_trusted_last_counts_until_the_changed_file_is_trusted() {
+    let home = home();
+    script(&home, "coder", &format!("wait_for go-$KENNEL_STORY\n{CODES}"));
+    let repo = Repo::new(&home, "repo", &usual(""));
+    repo.add("a", &[]);
+    until_told(&home, "began a ");
+    for (id, broken) in [("b", false), ("c", true)] {
+        // What nobody has trusted would leave a mark, and be told by it.
+        let other = usual("").replace("@AGENTS@/gate", "@AGENTS@/untrusted");
+        repo.put_file(if broken { "[[agent]\nnonsense" } else { &other });
+        home.kill_daemon();
+        let listed = home.ok(&["story", "-C", text(repo.dir()), "list"]);
+        assert!(listed.contains("what was trusted last counts"), "{listed}");
+        repo.add(id, &[]);
+        until_told(&home, &format!("began {id} "));
+    }
+    for id in ["a", "b", "c"] {
+        sign(&home, &format!("go-{id}"));
+        let done = repo.until_done(id);
+        assert_eq!(done["retries_used"], 0, "{done}");
+    }
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn without_a_usable_file_stories_are_seen_and_held_and_nothing_begins() {
+    let home = home();
+    script(&home, "coder", &format!("wait_for go-$KENNEL_STORY\n{CODES}"));
+    let repo = Repo::new(&home, "repo", &usual(""));
+    for id in ["frozen", "gone", "kept"] {
+        repo.add(id, &[]);
+        until_told(&home, &format!("began {id} "));
+    }
+    repo.add("later", &["--stage", "backlog"]);
+    let all = told(&home);
+    home.ok(&["trust", "--revoke", text(repo.dir())]);
+    let user_file = home.path().join("config/config.toml");
+    fs::create_dir_all(user_file.parent().expect("it has one")).expect("it can be made");
+    for (broken, said) in [("[limits]\nwal = \"1m\"\n", "wal"), ("", "nobody has trusted it")] {
+        fs::write(&user_file, broken).expect("it can be written");
+        home.kill_daemon();
+        let listed = home.ok(&["story", "-C", text(repo.dir()), "list"]);
+        assert!(listed.contains(said) && listed.contains("kept"), "{listed}");
+        let shown = home.ok(&["story", "-C", text(repo.dir()), "show", "kept"]);
+        assert!(shown.contains(said) && shown.contains("nothing is begun"), "{shown}");
+        for args in [&["freeze", "frozen"][..], &["archive", "gone"], &["block", "later"]] {
+            let all = [&["story", "-C", text(repo.dir())][..], args].concat();
+            let (said_of_it, words) = (home.kennel(&all), args.join(" "));
+            assert_eq!(said_of_it.code, 0, "{words}: {said_of_it:?}");
+        }
+        repo.story(&["unblock", "later"]);
+        repo.story(&["move", "later", "current"]);
+        let later = repo
+            .until("later", "waits for the file", |story| story["waits_code"] == "unconfigured");
+        assert!(later["waits_for"].as_str().is_some_and(|why| why.contains(said)), "{later}");
+        repo.story(&["move", "later", "backlog"]);
+        for id in ["frozen", "gone"] {
+            repo.until(id, "has no run that lives", |story| story["run"].is_null());
+        }
+        assert_eq!(repo.show("gone")["leaving"], "archive");
+    }
+    // Who waits is told what for; agents that were there go on, and nobody else begins.
+    repo.story(&["move", "later", "current"]);
+    let waited = repo.try_story(&["wait", "later"]);
+    assert_eq!(waited.code, 1, "{waited:?}");
+    assert!(waited.err.contains("nobody has trusted it"), "{waited:?}");
+    assert_eq!(told(&home), all, "something was run");
+    assert!(repo.show("kept")["run"].is_string());
+    // Trusted again, all of it is made good.
+    home.ok(&["trust", text(repo.dir())]);
+    repo.until_gone("gone");
+    repo.story(&["unblock", "frozen"]);
+    for id in ["frozen", "kept", "later"] {
+        sign(&home, &format!("go-{id}"));
+        repo.until_done(id);
+    }
+    repo.check();
+    home.check();
+}
+
+#[test]
 fn nothing_is_done_for_a_file_that_nobody_trusts() {
     let home = home();
     let trusted = Repo::new(&home, "trusted", &usual(""));

@@ -9,6 +9,7 @@
 //!   runs/ID/     one directory per run, its keeper's
 //!   worktrees/   those of stories, one directory per project, where its file names no other place
 //!   trust.json   which repositories' files may be used, as they were then
+//!   trusted/     these files, as they were then
 //! KENNEL_HOME/config, or $XDG_CONFIG_HOME/kennel
 //!   config.toml  caps, agents and channels of the user's own
 //!   prices.json  prices of the user's own, before those that are shipped
@@ -116,7 +117,12 @@ impl Home {
         self.state.join("trust.json")
     }
 
-    /// Held by whoever changes that.
+    /// Their bytes as they were trusted, each under its SHA-256.
+    pub(crate) fn trusted(&self) -> PathBuf {
+        self.state.join("trusted")
+    }
+
+    /// Held by whoever changes who is trusted.
     pub(crate) fn trust_lock(&self) -> PathBuf {
         self.state.join("trust.lock")
     }

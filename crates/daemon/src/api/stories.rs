@@ -13,8 +13,8 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use kennel_supervisor::story::{
-    Ceilings, Edit, Leave, NewStory, ProjectKey, StageKind, StoryEvent, StoryId, StoryRef,
-    StoryRefusal,
+    Ceilings, Edit, Leave, NewStory, Pipeline, ProjectKey, StageKind, StageName, StoryEvent,
+    StoryId, StoryRef, StoryRefusal,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -48,8 +48,11 @@ const MAX_USD: f64 = 1_000_000_000.0;
 
 /// A project, as somebody who asks has to know it.
 struct Asked {
-    known: Known,
     key: ProjectKey,
+    repository: PathBuf,
+    /// How it is configured, or why nothing of that may be used now: then what the mind knows of
+    /// it from before counts for who looks, holds or moves, and nothing is begun.
+    known: Result<Known, wire::Error>,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -237,20 +240,39 @@ pub(super) async fn unpause(State(app): State<App>, body: Bytes) -> Result<Statu
 }
 
 impl Asked {
+    /// What somebody should know of its configuration.
+    fn notes(&self) -> Vec<String> {
+        match &self.known {
+            Ok(known) => known.now.notes.clone(),
+            Err(wire::Error { message, hint, .. }) => {
+                let hint = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+                vec![format!("{message}; nothing is begun until it may be used{hint}")]
+            }
+        }
+    }
+
     fn story(&self, id: &str) -> StoryRef {
         StoryRef::new(&self.key, &StoryId::from(id))
     }
 }
 
 impl App {
-    /// The project of a directory, made known by its first question.
+    /// The project of a directory, made known by its first question. One that is known already
+    /// needs no configuration: a person must always be able to look at stories and to hold them.
     async fn asked(&self, dir: &Text) -> Result<Asked, ApiError> {
         let dir = PathBuf::from(dir.0.clone());
         if !dir.is_absolute() {
             let message = format!("dir {} is not an absolute path", dir.display());
             return Err(ApiError::bad_request(message));
         }
-        let now = self.project_at(dir).await?;
+        let now = match self.project_at(dir.clone()).await {
+            Ok(now) => now,
+            Err(error) => {
+                let Some((key, repository)) = self.known_at(dir).await else { return Err(error) };
+                let (key, known) = (key.as_str().into(), Err(error.into_wire()));
+                return Ok(Asked { key, repository, known });
+            }
+        };
         let path = now.repository.to_str().map(str::to_owned).ok_or_else(|| {
             let message = format!("{} is not text", now.repository.display());
             ApiError::bad_request(message).hint("move the repository to a path of plain text")
@@ -259,7 +281,8 @@ impl App {
         self.projects.put(&key, now.repository.clone());
         let project = ProjectKey::from(key.as_str());
         self.read_pipeline(&project, &now).await?;
-        Ok(Asked { known: Known { key, now }, key: project })
+        let repository = now.repository.clone();
+        Ok(Asked { key: project, repository, known: Ok(Known { key, now }) })
     }
 
     /// Makes the mind know how the stories of a project are worked on, if that has changed.
@@ -300,7 +323,7 @@ impl App {
         request: wire::StoryRequest,
     ) -> Result<StoryRef, ApiError> {
         let project = asked.key.as_str();
-        let new = new_story(asked, &request)?;
+        let new = self.new_story(asked, &request)?;
         let wire::StoryRequest { id, title, text, key, .. } = request;
         let _turn = self.story_words.lock().await;
         for n in 1..=MAX_IDS {
@@ -324,6 +347,20 @@ impl App {
         }
         Err(bad(format!("there are {MAX_IDS} stories of this title"))
             .hint("give it an id of its own"))
+    }
+
+    fn new_story(&self, asked: &Asked, request: &wire::StoryRequest) -> Result<NewStory, ApiError> {
+        let stage = match &request.stage {
+            Some(stage) => stage.as_str().into(),
+            None => first_stage(self.stories.now().pipeline(&asked.key))?,
+        };
+        Ok(NewStory {
+            stage,
+            pinned: request.agent.as_deref().map(Into::into),
+            depends_on: request.depends_on.iter().map(|id| id.as_str().into()).collect(),
+            priority: request.priority,
+            ceilings: ceilings(&request.ceilings)?,
+        })
     }
 
     async fn change(
@@ -398,14 +435,13 @@ impl App {
         let kept = self.store.titles(asked.key.as_str()).await?;
         let look = self.look(asked, &kept);
         let stories = look.all(all);
-        let Known { key, now } = &asked.known;
         Ok(wire::Stories {
-            project: key.clone(),
-            repository: now.repository.display().to_string(),
-            stages: now.pipeline.stages.iter().map(|stage| stage.name.to_string()).collect(),
+            project: asked.key.to_string(),
+            repository: asked.repository.display().to_string(),
+            stages: look.stages().iter().map(|stage| stage.name.to_string()).collect(),
             stories,
             paused: look.paused(),
-            notes: now.notes.clone(),
+            notes: asked.notes(),
             seq,
         })
     }
@@ -420,6 +456,7 @@ impl App {
         let (project, id) = (story.project.as_str(), story.id.as_str());
         let lines = self.store.story_lines(project, id, HISTORY).await?;
         shown.history = lines.iter().filter_map(view::line).collect();
+        shown.notes = asked.notes();
         Ok(shown)
     }
 
@@ -430,7 +467,9 @@ impl App {
     ) -> view::Look<'a> {
         view::Look {
             stories: self.stories.now(),
-            known: &asked.known,
+            project: &asked.key,
+            repository: &asked.repository,
+            known: asked.known.as_ref().ok(),
             home: &self.home,
             kept,
             troubles: &self.troubles,
@@ -474,23 +513,9 @@ fn refused(why: &StoryRefusal) -> ApiError {
     }
 }
 
-fn new_story(asked: &Asked, request: &wire::StoryRequest) -> Result<NewStory, ApiError> {
-    let stage = match &request.stage {
-        Some(stage) => stage.as_str().into(),
-        None => first_stage(&asked.known.now)?,
-    };
-    Ok(NewStory {
-        stage,
-        pinned: request.agent.as_deref().map(Into::into),
-        depends_on: request.depends_on.iter().map(|id| id.as_str().into()).collect(),
-        priority: request.priority,
-        ceilings: ceilings(&request.ceilings)?,
-    })
-}
-
 /// Where a story begins: in the first stage that is no hold.
-fn first_stage(now: &ProjectNow) -> Result<kennel_supervisor::story::StageName, ApiError> {
-    let stages = now.pipeline.stages.iter();
+fn first_stage(pipeline: Option<&Pipeline>) -> Result<StageName, ApiError> {
+    let stages = pipeline.into_iter().flat_map(|pipeline| &pipeline.stages);
     let mut begins = stages.filter(|stage| !matches!(stage.kind, StageKind::Hold));
     let first = begins.next().map(|stage| stage.name.clone());
     first.ok_or_else(|| bad("the project has no stage where a story could begin"))

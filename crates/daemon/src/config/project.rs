@@ -4,7 +4,7 @@
 //! ```text
 //! the file is      good     broken    gone
 //! trusted          it       -         -
-//! changed since    (last)   (last)    (last)     last: good and trusted in this daemon's life
+//! changed since    (last)   (last)    (last)     last: as it was trusted, by the copy kept then
 //! not trusted      refused  refused   refused
 //! ```
 //!
@@ -20,7 +20,7 @@ use kennel_supervisor::story::Pipeline;
 
 use super::checkout::branch_of;
 use super::pipeline::{fault_words, pipeline};
-use super::settings::{ConfigError, Found, InForce, Settings, names, problem};
+use super::settings::{ConfigError, Found, InForce, Settings, Version, names, problem};
 use super::{Agent, Problem, REPOSITORY_FILE, Repository, User};
 use crate::api::wire::Limits;
 use crate::home::Home;
@@ -54,6 +54,7 @@ pub struct ProjectNow {
 /// The last version of a project's file that was good and trusted.
 #[derive(Clone, Debug)]
 pub(super) struct LastTrusted {
+    sha256: String,
     said: Arc<Repository>,
     user_agents: Vec<Agent>,
     pipeline: Arc<Pipeline>,
@@ -135,8 +136,8 @@ impl Settings {
         let usable = good.filter(|good| good.sha256 == trusted);
         let is_current = usable.is_some() && problems.is_empty();
         let version = match usable {
-            Some(good) => Some(self.renewed(repository, file, &good.said, &now.user, is_current)?),
-            None => self.last_trusted(repository),
+            Some(good) => Some(self.renewed(repository, file, &good, &now.user, is_current)?),
+            None => self.last_good(repository, file, &trusted, now)?,
         };
         match version {
             Some(version) if is_current => Ok(Counts { version, problems }),
@@ -148,13 +149,35 @@ impl Settings {
         }
     }
 
+    /// What counts in the place of a file that is not what was trusted: that itself, by the copy
+    /// that was kept of it; else what was trusted before, as it was read then.
+    fn last_good(
+        &self,
+        repository: &Path,
+        file: &Path,
+        trusted: &str,
+        now: &InForce,
+    ) -> Result<Option<LastTrusted>, ConfigError> {
+        let known = self.last_trusted(repository);
+        if known.as_ref().is_some_and(|known| known.sha256 == trusted) {
+            return Ok(known);
+        }
+        match self.as_trusted(file, trusted, &names(&now.user.agents)) {
+            Some(said) => {
+                let version = Version { said, sha256: trusted.to_owned() };
+                self.renewed(repository, file, &version, &now.user, false).map(Some)
+            }
+            None => Ok(known),
+        }
+    }
+
     /// A version that is good and trusted, with its pipeline, which is made anew only if something
     /// in it has changed. One that is not what the file says now keeps the pipeline it had.
     fn renewed(
         &self,
         repository: &Path,
         file: &Path,
-        said: &Arc<Repository>,
+        Version { said, sha256 }: &Version<Repository>,
         user: &User,
         is_current: bool,
     ) -> Result<LastTrusted, ConfigError> {
@@ -166,8 +189,9 @@ impl Settings {
         }
         let made = pipeline(said, &user.agents)
             .map_err(|fault| ConfigError::Invalid(vec![problem(file, fault_words(&fault))]))?;
-        let (said, user_agents) = (said.clone(), user.agents.clone());
-        let version = LastTrusted { said, user_agents, pipeline: Arc::new(made) };
+        let (sha256, said) = (sha256.clone(), said.clone());
+        let (user_agents, pipeline) = (user.agents.clone(), Arc::new(made));
+        let version = LastTrusted { sha256, said, user_agents, pipeline };
         self.remember_trusted(repository, version.clone());
         Ok(version)
     }
@@ -184,6 +208,11 @@ fn unusable(file: &Path, problems: Vec<Problem>) -> ConfigError {
 /// What is wrong with a file in whose place an earlier version counts, and what to do.
 fn told(file: &Path, problems: Vec<Problem>) -> Vec<Problem> {
     const LAST: &str = "what was trusted last counts";
+    let problems = match problems.is_empty() && !file.exists() {
+        // Nobody has seen it there since the daemon started.
+        true => vec![problem(file, "the file is gone".to_owned())],
+        false => problems,
+    };
     if problems.is_empty() {
         let shown = file.display();
         let message = format!(
@@ -298,7 +327,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::tests::Scratch;
-    use super::super::trust::{Trusted, sha256};
+    use super::super::trust::{Trusted, give, revoke, sha256};
     use super::*;
     use crate::time::Time;
 
@@ -429,6 +458,49 @@ mod tests {
         world.trusts(&[]);
         assert!(world.refused().contains("nobody has trusted it"), "{}", world.refused());
         world.write(2);
+        assert!(world.refused().contains("nobody has trusted it"), "{}", world.refused());
+    }
+
+    #[test]
+    fn what_was_trusted_last_counts_after_a_restart_too() {
+        let mut world = World::new("restart");
+        let file = world.file().to_str().expect("it is text").to_owned();
+        let trust = |world: &World| {
+            let bytes = fs::read(world.file()).expect("it is there");
+            give(&world.home, &file, &bytes).expect("it can be given")
+        };
+        world.write(1);
+        trust(&world);
+        world.write(2);
+        let second = trust(&world);
+        for (text, told) in [
+            ("[project]\nmax_retries = 3\n", "changed since it was trusted"),
+            ("max_retries = ", "what was trusted last counts: repair it"),
+        ] {
+            world.write_text(text);
+            world.settings = Settings::of(&world.home);
+            world.counts(2, &[told]);
+            // And again, by what is remembered.
+            world.counts(2, &[told]);
+        }
+        fs::remove_file(world.file()).expect("it was there");
+        world.settings = Settings::of(&world.home);
+        world.counts(2, &["the file is gone; what was trusted last counts: bring it back"]);
+        // Trusted and changed before anybody has looked: the last one that was trusted counts.
+        world.write(4);
+        trust(&world);
+        world.write(5);
+        world.counts(4, &["changed since"]);
+        // Nothing is kept of what is not trusted any more, and nothing counts that is not it.
+        let copies = || fs::read_dir(world.home.trusted()).expect("it is there").count();
+        assert!(copies() == 1 && !world.home.trusted().join(second.sha256).exists());
+        let copy = fs::read_dir(world.home.trusted()).expect("it is there").next();
+        let copy = copy.expect("one").expect("it reads").path();
+        fs::write(&copy, "[project]\nmax_retries = 9\n").expect("it can be written");
+        let fresh = Settings::of(&world.home).project(&world.repository());
+        assert!(matches!(fresh, Err(ConfigError::Untrusted { changed: true, .. })), "{fresh:?}");
+        revoke(&world.home, &file).expect("it can be taken back");
+        assert_eq!(copies(), 0);
         assert!(world.refused().contains("nobody has trusted it"), "{}", world.refused());
     }
 

@@ -252,6 +252,19 @@ impl Settings {
         Ok(known.map(|known| known.sha256))
     }
 
+    /// What a repository's file said when it was trusted with this SHA-256, if that is kept and
+    /// still reads: it may name an agent of the user's that is gone.
+    pub(super) fn as_trusted(
+        &self,
+        file: &Path,
+        sha256: &str,
+        others: &[String],
+    ) -> Option<Arc<Repository>> {
+        let bytes = trust::kept(&self.home, sha256)?;
+        let said = parse::repository(&file.display().to_string(), &bytes, others);
+        said.ok().map(Arc::new)
+    }
+
     /// Notes that a project was asked for.
     pub(super) fn know_project(&self, repository: &Path) {
         let projects = &mut self.seen().projects;

@@ -1,14 +1,16 @@
 //! Who was trusted: a file in the home with the path and the SHA-256 of each repository's file that
-//! the user has let run.
+//! the user has let run, and beside it these files' bytes, so that what was trusted last can count
+//! after a restart too, whatever was made of the repository's file since.
 //!
-//! Owns: that file. It is written by the command alone, under a lock, whole and durable before it
-//! counts; the daemon only reads it, so that no request over the API can trust anything. Damage is
-//! told and never read as nothing.
+//! Owns: that file and the copies. They are written by the command alone, under a lock, whole and
+//! durable before they count; the daemon only reads them, so that no request over the API can trust
+//! anything. Damage is told and never read as nothing; a copy that is damaged or gone is none,
+//! which costs no more than to trust again.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -111,6 +113,13 @@ pub fn list(home: &Home) -> Result<Vec<Trusted>, TrustError> {
     }
 }
 
+/// The bytes that were trusted under this SHA-256, if they are kept and are still these.
+pub(super) fn kept(home: &Home, digest: &str) -> Option<Vec<u8>> {
+    // A name that is no digest may be any path: then its bytes are not the ones it says.
+    let bytes = read_file(&home.trusted().join(digest)).ok().flatten()?;
+    (sha256(&bytes) == digest).then_some(bytes)
+}
+
 /// Trusts a file with exactly these bytes, in the place of what was trusted before.
 pub fn give(home: &Home, file: &str, bytes: &[u8]) -> Result<Trusted, TrustError> {
     let trusted = Trusted { file: file.to_owned(), sha256: sha256(bytes), at: Time::now() };
@@ -118,6 +127,8 @@ pub fn give(home: &Home, file: &str, bytes: &[u8]) -> Result<Trusted, TrustError
     change(home, |all| {
         all.retain(|other| other.file != new.file);
         all.push(new);
+        let copy = home.trusted().join(&trusted.sha256);
+        keep(&copy, bytes).map_err(|e| TrustError::Io(copy, e))
     })?;
     Ok(trusted)
 }
@@ -129,11 +140,15 @@ pub fn revoke(home: &Home, file: &str) -> Result<bool, TrustError> {
         let before = all.len();
         all.retain(|other| other.file != file);
         was = all.len() < before;
+        Ok(())
     })?;
     Ok(was)
 }
 
-fn change(home: &Home, edit: impl FnOnce(&mut Vec<Trusted>)) -> Result<(), TrustError> {
+fn change(
+    home: &Home,
+    edit: impl FnOnce(&mut Vec<Trusted>) -> Result<(), TrustError>,
+) -> Result<(), TrustError> {
     let path = home.trust();
     let failed = |e: io::Error| TrustError::Io(path.clone(), e);
     home.make().map_err(|e| failed(io::Error::other(e)))?;
@@ -141,9 +156,30 @@ fn change(home: &Home, edit: impl FnOnce(&mut Vec<Trusted>)) -> Result<(), Trust
     let lock = lock.map_err(failed)?;
     lock.lock().map_err(failed)?;
     let mut all = list(home)?;
-    edit(&mut all);
-    let json = serde_json::to_vec(&Written { v: VERSION, trusted: all });
-    replace(&path, &json.map_err(|e| failed(io::Error::other(e)))?).map_err(failed)
+    edit(&mut all)?;
+    let written = Written { v: VERSION, trusted: all };
+    let json = serde_json::to_vec(&written).map_err(|e| failed(io::Error::other(e)))?;
+    replace(&path, &json).map_err(failed)?;
+    sweep(home, &written.trusted);
+    Ok(())
+}
+
+/// Keeps a copy of what is about to be trusted.
+fn keep(copy: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(dir) = copy.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    replace(copy, bytes)
+}
+
+/// Removes copies of what is trusted no more. One that stays is in nobody's way.
+fn sweep(home: &Home, trusted: &[Trusted]) {
+    for entry in fs::read_dir(home.trusted()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !trusted.iter().any(|known| name == known.sha256.as_str()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Puts a file in the place of another at once, and on the disk.

@@ -1,9 +1,11 @@
 //! What happens to stories by time alone: waits that are over, looks at what lives, configuration
 //! that changed. Owns when; what follows is the mind's.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kennel_supervisor::story::{SeenStep, StoryEffect, StoryEvent};
+use kennel_supervisor::story::{ProjectKey, SeenStep, StoryEffect, StoryEvent};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -34,6 +36,7 @@ pub(crate) async fn run(hands: Hands) {
     let (mut reconciled, mut reloaded) = (None::<Instant>, None::<Instant>);
     let mut leaving = app.leaving.clone();
     let mut reloading = None::<JoinHandle<()>>;
+    let unusable = Unusable::default();
     let mut wake = None::<u64>;
     loop {
         let stories = changes.borrow_and_update().clone();
@@ -41,8 +44,8 @@ pub(crate) async fn run(hands: Hands) {
         let idle = reloading.as_ref().is_none_or(JoinHandle::is_finished);
         if any && idle && due(reloaded, RELOAD_EVERY) {
             // Beside the rest: a file system that hangs must not hold up what is not on it.
-            let app = app.clone();
-            reloading = Some(tokio::spawn(async move { reload(&app).await }));
+            let (app, unusable) = (app.clone(), unusable.clone());
+            reloading = Some(tokio::spawn(async move { reload(&app, &unusable).await }));
             reloaded = Some(Instant::now());
         }
         if any && due(reconciled, RECONCILE_EVERY) {
@@ -99,23 +102,43 @@ pub(crate) fn seen(live: &Live) -> Vec<SeenStep> {
     live.all().into_iter().filter_map(one).collect()
 }
 
-/// Reads what projects with stories say now. What cannot be used changes nothing.
-async fn reload(app: &App) {
+/// Projects whose configuration could not be used when it was last read.
+type Unusable = Arc<Mutex<BTreeSet<ProjectKey>>>;
+
+/// Reads what projects with stories say now. What cannot be used changes nothing; once it can be
+/// again, whoever waited for it is told at once.
+async fn reload(app: &App, unusable: &Unusable) {
     let stories = app.stories.now();
+    let mut again = false;
     for key in stories.projects() {
         if stories.stories(key).next().is_none() {
             continue;
         }
         let Some(path) = app.projects.path(key.as_str()) else { continue };
         match app.project_at(path).await {
-            Ok(now) if stories.pipeline(key) != Some(&*now.pipeline) => {
-                let (project, pipeline) = (key.clone(), now.pipeline.clone());
-                tell(app, StoryEvent::PipelineRead { project, pipeline }).await;
+            Ok(now) => {
+                let was_unusable = locked(unusable).remove(key);
+                again |= was_unusable;
+                if was_unusable || stories.pipeline(key) != Some(&*now.pipeline) {
+                    let (project, pipeline) = (key.clone(), now.pipeline.clone());
+                    tell(app, StoryEvent::PipelineRead { project, pipeline }).await;
+                }
             }
-            Ok(_) => {}
-            Err(_) => tell(app, StoryEvent::PipelineUnreadable(key.clone())).await,
+            Err(_) => {
+                locked(unusable).insert(key.clone());
+                tell(app, StoryEvent::PipelineUnreadable(key.clone())).await;
+            }
         }
     }
+    if again {
+        // Steps that were given up for want of it are asked for anew.
+        heard(app.inbox.reconcile_stories().await);
+    }
+}
+
+/// Nothing is left half-done by whoever panicked: every change is one call.
+fn locked(unusable: &Unusable) -> MutexGuard<'_, BTreeSet<ProjectKey>> {
+    unusable.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells something that will be told again if it is lost.

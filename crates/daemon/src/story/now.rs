@@ -3,7 +3,7 @@
 //! words; nothing here decides anything, and all of it can be had again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kennel_supervisor::story::{ProjectKey, Stories, StoryRef};
@@ -58,6 +58,11 @@ impl Projects {
 
     pub(crate) fn path(&self, key: &str) -> Option<PathBuf> {
         locked(&self.0).get(key).cloned()
+    }
+
+    pub(crate) fn key(&self, path: &Path) -> Option<String> {
+        let known = locked(&self.0);
+        known.iter().find(|(_, known)| *known == path).map(|(key, _)| key.clone())
     }
 }
 

@@ -1,5 +1,9 @@
 //! A project as a step needs it: its repository, its configuration as it may be used now, and the
-//! places of its stories. Owns the way from a key to these; reads files in a thread that may wait.
+//! places of its stories. Owns the way from a key or a directory to these; reads files in a thread
+//! that may wait.
+//!
+//! Who only looks at stories, or holds them, needs no configuration: what the mind knows of a
+//! project is in the journal. What would be started is started by `Known` alone.
 
 use std::path::PathBuf;
 
@@ -7,7 +11,7 @@ use kennel_supervisor::story::{ProjectKey, StoryRef};
 
 use super::hands::{GiveUp, Hands};
 use crate::api::{ApiError, App};
-use crate::config::project::ProjectNow;
+use crate::config::project::{ProjectNow, main_checkout};
 use crate::home::Home;
 use crate::steps::{Place, StorySlug};
 
@@ -42,5 +46,15 @@ impl App {
         let settings = self.settings.clone();
         let read = tokio::task::spawn_blocking(move || settings.project(&dir));
         Ok(read.await.map_err(|_| ApiError::leaving())??)
+    }
+
+    /// The key and the repository of a project that has, or had, stories, by a directory of it:
+    /// whatever its configuration is now.
+    pub(crate) async fn known_at(&self, dir: PathBuf) -> Option<(String, PathBuf)> {
+        let found = tokio::task::spawn_blocking(move || main_checkout(&dir).ok());
+        let repository = found.await.ok().flatten()?;
+        let key = self.projects.key(&repository)?;
+        self.stories.now().pipeline(&key.as_str().into())?;
+        Some((key, repository))
     }
 }

@@ -2,9 +2,11 @@
 //! in `words`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use kennel_supervisor::story::{
-    Ceilings, Gone, Hold, Leave, Provider, Reason, Stories, Story, StoryId, StoryRef, Tree,
+    Ceilings, Gone, Hold, Leave, ProjectKey, Provider, Reason, Stage, Stories, Story, StoryId,
+    StoryRef, Tree,
 };
 
 use super::MICROS;
@@ -22,7 +24,10 @@ use crate::time::Time;
 /// All that is shown of stories is seen through this.
 pub(crate) struct Look<'a> {
     pub(crate) stories: Stories,
-    pub(crate) known: &'a Known,
+    pub(crate) project: &'a ProjectKey,
+    pub(crate) repository: &'a Path,
+    /// How it is configured; none if nothing of that may be used now.
+    pub(crate) known: Option<&'a Known>,
     pub(crate) home: &'a Home,
     pub(crate) kept: &'a BTreeMap<String, KeptWords>,
     pub(crate) troubles: &'a Troubles,
@@ -32,22 +37,26 @@ pub(crate) struct Look<'a> {
 
 impl Look<'_> {
     fn story(&self, id: &StoryId) -> StoryRef {
-        StoryRef::new(&self.known.key.as_str().into(), id)
+        StoryRef::new(self.project, id)
+    }
+
+    /// The stages of its pipeline, in order.
+    pub(crate) fn stages(&self) -> &[Stage] {
+        self.stories.pipeline(self.project).map_or(&[], |pipeline| pipeline.stages.as_slice())
     }
 
     /// Every story, in the order of stages, and in each the sooner first; then those that are gone.
     pub(crate) fn all(&self, gone: bool) -> Vec<wire::Story> {
-        let project = self.known.key.as_str().into();
-        let stages = &self.known.now.pipeline.stages;
+        let stages = self.stages();
         let order = |stage: &str| {
             stages.iter().position(|known| known.name.as_str() == stage).unwrap_or(stages.len())
         };
-        let mut all: Vec<(&StoryId, &Story)> = self.stories.stories(&project).collect();
+        let mut all: Vec<(&StoryId, &Story)> = self.stories.stories(self.project).collect();
         all.sort_by_key(|(_, story)| {
             (order(story.stage.as_str()), std::cmp::Reverse(story.priority), story.added)
         });
         let mut reasons: BTreeMap<StoryId, Reason> =
-            self.stories.all_waiting(&project, self.now_ms).into_iter().collect();
+            self.stories.all_waiting(self.project, self.now_ms).into_iter().collect();
         let mut shown: Vec<wire::Story> = all
             .into_iter()
             .map(|(id, known)| self.known(&self.story(id), known, reasons.remove(id)))
@@ -76,7 +85,8 @@ impl Look<'_> {
     pub(crate) fn paused(&self) -> Vec<wire::PausedProvider> {
         let mut seen: Vec<&Provider> = Vec::new();
         let mut paused = Vec::new();
-        for agent in &self.known.now.pipeline.agents {
+        let agents = self.stories.pipeline(self.project).map(|pipeline| &pipeline.agents);
+        for agent in agents.into_iter().flatten() {
             if seen.contains(&&agent.provider) {
                 continue;
             }
@@ -96,7 +106,7 @@ impl Look<'_> {
             title: kept.map(|kept| kept.title.clone()).unwrap_or_default(),
             text: None,
             project: story.project.to_string(),
-            repository: self.known.now.repository.display().to_string(),
+            repository: self.repository.display().to_string(),
             stage: String::new(),
             progress: String::new(),
             hold: None,
@@ -121,6 +131,7 @@ impl Look<'_> {
             leaving: None,
             added_at: Time(kept.map_or(0, |kept| kept.added_ms)),
             history: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -134,7 +145,7 @@ impl Look<'_> {
 
     fn known(&self, story: &StoryRef, known: &Story, reason: Option<Reason>) -> wire::Story {
         let trouble = self.troubles.of(story);
-        let place = self.known.place(self.home, story).ok();
+        let place = self.known.and_then(|known| known.place(self.home, story).ok());
         let has_tree = known.tree != Tree::None;
         let mut shown = wire::Story {
             stage: known.stage.to_string(),

@@ -316,6 +316,10 @@ fn failed(wait: &Wait) -> String {
 fn waits(wait: &Wait) -> (&'static str, String) {
     match &wait.why {
         WaitFor::Retry(of) => ("retry", format!("{}; it is tried again", cause(of))),
+        // Nothing but a person helps that, unlike the others.
+        WaitFor::TurnedAway(TurnedAway::Unconfigured) => {
+            ("unconfigured", "its configuration cannot be used now".to_owned())
+        }
         WaitFor::TurnedAway(why) => {
             let why = match why {
                 TurnedAway::SlotTaken => "its slot is taken",

@@ -93,7 +93,13 @@ impl Stories {
     fn set_pipeline(&mut self, project: &ProjectKey, pipeline: &Arc<Pipeline>) {
         let pipeline = Arc::clone(pipeline);
         match self.projects.get_mut(project) {
-            Some(known) => Arc::make_mut(known).pipeline = pipeline,
+            Some(known) => {
+                let known = Arc::make_mut(known);
+                known.pipeline = pipeline;
+                for story in known.stories.values_mut().filter(|s| s.wants_configuration()) {
+                    Arc::make_mut(story).wait = None;
+                }
+            }
             None => {
                 let (stories, gone) = (BTreeMap::new(), BTreeMap::new());
                 let new = Project { pipeline, stories, gone, added: 0 };

@@ -176,7 +176,9 @@ impl Draft {
 
     fn read(&mut self, project: &ProjectKey, pipeline: &Arc<Pipeline>) -> Decided {
         pipeline.check().map_err(StoryRefusal::BadPipeline)?;
-        if self.stories.pipeline(project) != Some(&**pipeline) {
+        // Who was turned away for want of it need not wait any longer.
+        let waits = self.stories.stories(project).any(|(_, known)| known.wants_configuration());
+        if waits || self.stories.pipeline(project) != Some(&**pipeline) {
             let (project, pipeline) = (project.clone(), Arc::clone(pipeline));
             self.fact(StoryFact::PipelineSet { project: project.clone(), pipeline });
             self.stop_what_does_not_belong_in(&project);

@@ -10,7 +10,7 @@ use super::state::{Hold, Leave, Progress, Tree, Used, Wait, Why, Work};
 /// Something held true from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoryFact {
-    /// This is how a project's stories are worked on.
+    /// This is how a project's stories are worked on. Who waited for want of it does no more.
     PipelineSet {
         /// Whose.
         project: ProjectKey,

@@ -444,6 +444,12 @@ impl Story {
             .or_else(|| reached(Ceiling::Money, money_micros, self.ceilings.money_micros))
     }
 
+    /// True if it waits because its configuration could not be used.
+    pub(super) fn wants_configuration(&self) -> bool {
+        let why = self.wait.map(|wait| wait.why);
+        why == Some(WaitFor::TurnedAway(TurnedAway::Unconfigured))
+    }
+
     /// What its next run may use.
     pub(super) fn left(&self) -> Left {
         let rest = |max: Option<u64>, used: u64| max.map(|max| max.saturating_sub(used));

@@ -169,8 +169,16 @@ impl Model {
                 pipeline.check().map_err(StoryRefusal::BadPipeline)?;
                 let old = self.pipelines.iter_mut().find(|(name, _)| name == project.as_str());
                 let pipeline = (**pipeline).clone();
+                let unconfigured = WaitFor::TurnedAway(TurnedAway::Unconfigured);
+                let mut waited = false;
+                for known in self.stories.iter_mut().filter(|s| s.name.project == *project) {
+                    if known.wait.is_some_and(|wait| wait.why == unconfigured) {
+                        known.wait = None;
+                        waited = true;
+                    }
+                }
                 let changes = match old {
-                    Some((_, old)) if *old == pipeline => false,
+                    Some((_, old)) if *old == pipeline => waited,
                     Some((_, old)) => {
                         *old = pipeline;
                         true
@@ -1354,7 +1362,10 @@ fn any_event(rng: &mut Rng, mind: &Mind) -> Then {
             let how = if rng.one_in(2) { Leave::Archive } else { Leave::Remove };
             StoryEvent::LeaveRequested { story: s, how }
         }
-        14 => StoryEvent::StepRefused { step: any_step(rng, mind, &s), why: TurnedAway::HostFull },
+        14 => {
+            let why = [TurnedAway::HostFull, TurnedAway::Unconfigured][rng.below(2)];
+            StoryEvent::StepRefused { step: any_step(rng, mind, &s), why }
+        }
         15..19 => StoryEvent::StepStarted(any_step(rng, mind, &s)),
         19..32 => {
             let until = Some(mind.now_ms + rng.below(90_000) as u64);

@@ -565,6 +565,21 @@ fn what_was_refused_is_tried_again_and_costs_no_retry() {
 }
 
 #[test]
+fn who_waits_for_a_configuration_waits_no_longer_than_for_that() {
+    let (mut mind, s) = with_story("current");
+    let refused = |number, why| StoryEvent::StepRefused { step: step(&s, number), why };
+    for (number, why, goes_on) in
+        [(2, TurnedAway::Unconfigured, true), (3, TurnedAway::HostFull, false)]
+    {
+        mind.must(&refused(number, why));
+        assert!(mind.story(&s).step.is_none());
+        let again = mind.stories.pipeline(&"p".into()).cloned().expect("it was read");
+        mind.must(&read("p", again));
+        assert_eq!(mind.story(&s).step.is_some(), goes_on, "{why:?}");
+    }
+}
+
+#[test]
 fn what_never_starts_waits_longer_each_time_and_is_blocked_without_a_retry() {
     let (mut mind, s) = with_story("current");
     for number in 2..6 {

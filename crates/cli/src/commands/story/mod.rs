@@ -455,6 +455,6 @@ fn unblock(args: &UnblockArgs, place: &Place<'_>, out: &Out) -> Result<u8, Failu
 }
 
 fn came_of_it(story: &wire::Story, out: &Out) -> Result<u8, Failure> {
-    out.answer(story, || words::standing(story))?;
+    out.answer(story, || words::came_of_it(story))?;
     Ok(0)
 }

@@ -90,6 +90,7 @@ impl<'a> Look<'a, '_> {
                 rests(story, "waits for an agent, and none of those that are busy can be ended")
             }
             "dependencies" => self.of_dependencies(story),
+            "unconfigured" => rests(story, &format!("cannot be begun: {}", told())),
             "ended" => rests(story, &format!("ended in {} and is not done", story.stage)),
             "move" => rests(story, &format!("waits in {} for a move", story.stage)),
             "stage_gone" => {
@@ -167,6 +168,7 @@ pub(super) mod tests {
             leaving: None,
             added_at: Time(0),
             history: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -208,6 +210,8 @@ pub(super) mod tests {
         let stopping = wire::Story { stopping: true, ..works("a", "r") };
         let lost = wire::Story { hold: Some("blocked".to_owned()), ..stopping.clone() };
         let leaving = wire::Story { leaving: Some("archive".to_owned()), ..works("a", "r") };
+        let waits_for = Some("nobody has trusted it".to_owned());
+        let unconfigured = wire::Story { waits_for, ..waits("a", "unconfigured") };
         let table = [
             (vec![done("a")], "."),
             (vec![story("a", "archived")], "."),
@@ -228,6 +232,7 @@ pub(super) mod tests {
             (vec![waits("a", "ready")], "+"),
             (vec![waits("a", "stray")], "+"),
             (vec![waits("a", "of_the_future")], "a waits (of_the_future)"),
+            (vec![unconfigured], "a cannot be begun: nobody has trusted it"),
             (vec![waits("a", "agents_busy"), works("b", "r")], "+"),
             (vec![waits("a", "stage_full"), works("b", "r")], "+"),
             (

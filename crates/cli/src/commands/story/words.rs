@@ -102,6 +102,7 @@ pub(super) fn description(story: &wire::Story, now: Time) -> String {
     lines.extend(story.worktree.clone().map(|tree| ("worktree", tree)));
     lines.push(("repository", story.repository.clone()));
     lines.push(("added", story.added_at.to_string()));
+    lines.extend(story.notes.iter().map(|note| ("note", note.clone())));
     let mut all: Vec<String> =
         lines.iter().map(|(name, value)| format!("{name:<10} {}", visible(value))).collect();
     let told = story.text.as_deref().unwrap_or_default().trim_end();
@@ -185,6 +186,12 @@ pub(super) fn standing(story: &wire::Story) -> String {
     visible(&text)
 }
 
+/// The same, and below it what is wrong with its configuration: it may be why nothing follows.
+pub(super) fn came_of_it(story: &wire::Story) -> String {
+    let notes = story.notes.iter().map(|note| format!("\nnote: {}", visible(note)));
+    format!("{}{}", standing(story), notes.collect::<String>())
+}
+
 /// What is different about a story, a line each; none if nothing is that somebody would watch for.
 pub(super) fn changes(old: Option<&wire::Story>, new: &wire::Story) -> Vec<String> {
     let id = &new.id;
@@ -213,8 +220,10 @@ pub(super) fn changes(old: Option<&wire::Story>, new: &wire::Story) -> Vec<Strin
     if let ((Some("agent"), Some(agent), Some(run)), true) = (now, begun) {
         lines.push(format!("{id}: {agent} works on it, run {run}"));
     }
-    let worth_telling =
-        matches!(new.waits_code.as_deref(), Some("paused" | "refused" | "misfire" | "stray"));
+    let worth_telling = matches!(
+        new.waits_code.as_deref(),
+        Some("paused" | "refused" | "unconfigured" | "misfire" | "stray")
+    );
     if worth_telling && old.waits_code != new.waits_code {
         lines.extend(new.waits_for.as_ref().map(|why| format!("{id}: {why}")));
     }

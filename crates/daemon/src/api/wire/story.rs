@@ -152,7 +152,7 @@ pub struct Story {
     /// Why nothing is done for it now, in a sentence; none if something is.
     pub waits_for: Option<String>,
     /// The same in a word: `ended`, `move`, `stage_gone`, `held`, `dependencies`, `stray`, `retry`,
-    /// `refused`, `misfire`, `stage_full`, `agents_busy`, `paused`, `ready`.
+    /// `refused`, `unconfigured`, `misfire`, `stage_full`, `agents_busy`, `paused`, `ready`.
     pub waits_code: Option<String>,
     /// When that is over, if it is a matter of time.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -173,6 +173,10 @@ pub struct Story {
     /// What happened to it, oldest first; of a long story the newest part. Left out of lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StoryLine>,
+    /// What is wrong with the configuration of its repository, if anything. Left out of lists,
+    /// which have it once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What runs of a story used.
@@ -215,7 +219,8 @@ pub struct Stories {
     pub stories: Vec<Story>,
     /// Who takes no more for a while.
     pub paused: Vec<PausedProvider>,
-    /// What is wrong with its configuration, if anything: what it said last counts.
+    /// What is wrong with its configuration, if anything, and what counts in its place: what was
+    /// trusted last, or nothing, so that nothing is begun.
     pub notes: Vec<String>,
     /// The newest line of the journal that is in this.
     pub seq: u64,
