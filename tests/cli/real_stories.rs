@@ -189,7 +189,7 @@ fn unripe_then_ripe(client: Client, program: &Path, usd: f64) {
     }
     let story = shown(home, "fruit");
     assert_eq!((&story["stage"], &story["retries_used"]), (&"done".into(), &1.into()));
-    check_used(&story, 4, 4.0 * usd);
+    check_used(&story, 2, 4.0 * usd);
     assert_eq!(git(home, &["log", "--format=%s", "main"]), "ripe\ngreen\nA project");
     assert_eq!(git(home, &["status", "--porcelain"]), "");
     board.0.check_gone(runs.last().expect("there is one"));
@@ -215,7 +215,7 @@ fn a_story_that_claude_works_on_is_gated_and_lands_and_costs_what_was_served() {
         }
         let story = shown(home, "fruit");
         assert_eq!((&story["done"], &story["retries_used"]), (&true.into(), &0.into()));
-        check_used(&story, 2, 2.0 * CLAUDE_USD);
+        check_used(&story, 1, 2.0 * CLAUDE_USD);
         assert_eq!(git(home, &["show", "main:fruit"]), "ripe");
         assert_eq!(git(home, &["status", "--porcelain"]), "");
         home.check();
@@ -331,7 +331,7 @@ fn a_refusal_pauses_all_stories_of_a_provider_and_burns_no_retry() {
             assert_eq!(board.0.model.played(id), [0, 1, 2, 3], "{:#?}", board.0.model.calls());
             let story = shown(home, id);
             assert_eq!(story["retries_used"], 0, "{story:#}");
-            check_used(&story, 3, 3.0 * CLAUDE_USD);
+            check_used(&story, 2, 3.0 * CLAUDE_USD);
         }
         assert_eq!(board.0.model.played("d"), [0, 1]);
         let said = home.kennel(&["story", "unblock", "--provider", "anthropic"]);
@@ -367,16 +367,17 @@ fn ceilings_add_up_over_runs_and_block_until_they_are_raised() {
         // Two responses are 0.045. Three more are over 0.065, which two and all but the last words
         // of the third are not.
         board.add("money", &["--max-budget-usd", "0.11"]);
-        board.add("turns", &["--max-turns", "3"]);
+        // One of the first run uses a tool; its last words are free, as they are of its own limit.
+        board.add("turns", &["--max-turns", "2"]);
         let blocked = |story: &Value| story["hold"] == "blocked";
         let story = until_story(home, "money", "it is blocked", blocked);
         let because = story["hold_because"].as_str().unwrap_or_default().to_owned();
         assert!(because.starts_with("its runs used $0.11 of $0.11"), "{story:#}");
-        check_used(&story, 5, 5.0 * CLAUDE_USD);
+        check_used(&story, 4, 5.0 * CLAUDE_USD);
         let story = until_story(home, "turns", "it is blocked", blocked);
         let because = story["hold_because"].as_str().unwrap_or_default().to_owned();
-        assert!(because.starts_with("its runs used 3 of 3 turns"), "{story:#}");
-        assert_eq!(story["used"]["turns"], 3, "{story:#}");
+        assert!(because.starts_with("its runs used 2 of 2 tool turns"), "{story:#}");
+        assert_eq!(story["used"]["turns"], 2, "{story:#}");
 
         for (id, kind, left) in
             [("money", "max_budget_usd", 0.065), ("turns", "max_tool_turns", 1.0)]
@@ -404,8 +405,8 @@ fn ceilings_add_up_over_runs_and_block_until_they_are_raised() {
             assert_eq!(runs[2]["usage"]["session"], runs[0]["usage"]["session"]);
             assert_eq!(runs[2]["usage"]["turns"], 2, "{:#}", runs[2]);
         }
-        check_used(&shown(home, "money"), 7, 7.0 * CLAUDE_USD);
-        assert_eq!(shown(home, "turns")["used"]["turns"], 5);
+        check_used(&shown(home, "money"), 5, 7.0 * CLAUDE_USD);
+        assert_eq!(shown(home, "turns")["used"]["turns"], 3);
         home.check();
     });
 }
@@ -461,7 +462,7 @@ fn a_daemon_that_is_killed_at_every_turn_of_a_story_does_nothing_twice() {
         assert_eq!(runs.len(), 2, "{runs:#?}");
         let story = shown(home, "fruit");
         assert_eq!(story["retries_used"], 1, "{story:#}");
-        check_used(&story, 4, 4.0 * CLAUDE_USD);
+        check_used(&story, 2, 4.0 * CLAUDE_USD);
         assert_eq!(git(home, &["log", "--format=%s", "main"]), "ripe\ngreen\nA project");
         home.check();
     });
@@ -561,7 +562,7 @@ fn claude_whose_session_is_gone_begins_a_new_one_at_the_next_try() {
         assert_ne!(runs[2]["usage"]["session"], runs[0]["usage"]["session"], "{runs:#?}");
         let story = shown(home, "fruit");
         assert_eq!(story["retries_used"], 2, "{story:#}");
-        check_used(&story, 4, 4.0 * CLAUDE_USD);
+        check_used(&story, 2, 4.0 * CLAUDE_USD);
         home.check();
     });
 }

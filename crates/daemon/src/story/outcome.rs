@@ -377,11 +377,16 @@ fn account(run: &KeptRun) -> Option<Account> {
 
 /// What a run used, its children included.
 pub(super) fn used(run: &KeptRun) -> Used {
-    let Some(account) = account(run) else { return Used::default() };
+    account(run).as_ref().map(used_by).unwrap_or_default()
+}
+
+/// In the units of the limits that hold each run to what is left of its story's ceilings, or their
+/// sum could be beyond a ceiling that every run has kept: of turns, those that use a tool.
+fn used_by(account: &Account) -> Used {
     let below = account.children.unwrap_or_default();
     let usd = account.cost_usd.unwrap_or(0.0) + below.cost_usd;
     Used {
-        turns: account.turns.saturating_add(below.turns),
+        turns: account.tool_turns.saturating_add(below.tool_turns),
         // Rounded up: what is nearly used up is.
         money_micros: (usd.max(0.0) * MICROS).ceil() as u64,
     }
@@ -392,6 +397,11 @@ pub(super) fn used(run: &KeptRun) -> Used {
 pub(super) fn session_of(run: &KeptRun) -> Option<Session> {
     let account = account(run).filter(|account| account.turns > 0)?;
     account.session.as_deref().map(Into::into)
+}
+
+/// True if a model has answered in a run, with or without a tool.
+pub(super) fn was_answered(run: &KeptRun) -> bool {
+    account(run).is_some_and(|account| account.turns > 0)
 }
 
 /// True if a run ended by itself, and not well.
@@ -433,6 +443,7 @@ fn drift_word(drift: Drift) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::charge::Charge;
 
     fn tree(changed: u64, untracked: u64, ahead: u64) -> WorktreeState {
         WorktreeState {
@@ -480,6 +491,18 @@ mod tests {
                 assert_eq!(is_ahead(tree, branch), ahead, "{tree:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_counts_for_a_ceiling_is_what_the_limits_of_runs_count() {
+        let mut account =
+            Account { turns: 9, tool_turns: 3, cost_usd: Some(0.25), ..Account::default() };
+        assert_eq!(used_by(&account), Used { turns: 3, money_micros: 250_000 });
+        let below = Charge { turns: 7, tool_turns: 2, cost_usd: 0.5, ..Charge::default() };
+        account.children = Some(below);
+        assert_eq!(used_by(&account), Used { turns: 5, money_micros: 750_000 });
+        // The same units as `lower` goes by.
+        assert_eq!(below.toward("max_turns"), Some(2.0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::errand::{Errand, environment, git_request, slot};
 use super::hands::{GiveUp, Hands, Start};
-use super::outcome::{Undone, left_in_failure, rate_limited, session_of, used, why_not};
+use super::outcome::{Undone, left_in_failure, rate_limited, session_of, was_answered, why_not};
 use super::project::Known;
 use super::prompt::{Told, prompt, story};
 use super::words;
@@ -412,7 +412,7 @@ impl Past {
     fn is_gone(&self) -> bool {
         let last = self.0.iter().find(|known| known.resumed);
         last.is_some_and(|known| {
-            used(&known.run).turns == 0
+            !was_answered(&known.run)
                 && left_in_failure(&known.run)
                 && rate_limited(&known.run).is_none()
         })

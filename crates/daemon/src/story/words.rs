@@ -20,7 +20,7 @@ pub(crate) fn blocked(why: &Blocked) -> String {
             format!("stage {stage} was tried again {often} and failed again: {}", cause(of))
         }
         Blocked::Ceiling { of, used, max } => match of {
-            Ceiling::Turns => format!("its runs used {used} of {max} turns"),
+            Ceiling::Turns => format!("its runs used {used} of {max} tool turns"),
             Ceiling::Money => format!("its runs used {} of {}", dollars(*used), dollars(*max)),
             Ceiling::Retries => format!("it was tried again {used} times of {max}"),
         },
@@ -480,7 +480,7 @@ mod tests {
                 "stage qa was tried again 3 times and failed again: the agent failed",
             ),
             (ceiling(Ceiling::Money), "its runs used $5.04 of $0.00"),
-            (ceiling(Ceiling::Turns), "its runs used 5040000 of 4 turns"),
+            (ceiling(Ceiling::Turns), "its runs used 5040000 of 4 tool turns"),
             (Blocked::NeverStarts { tries: 5 }, "its run could not be started, 5 times in a row"),
         ] {
             assert_eq!(blocked(&why), text);

@@ -218,7 +218,7 @@ pub enum Cause {
 /// What is bounded for all runs of a story together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ceiling {
-    /// Turns.
+    /// Turns that use a tool.
     Turns,
     /// Millionths of a dollar.
     Money,
@@ -229,7 +229,7 @@ pub enum Ceiling {
 /// What all runs of a story together may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ceilings {
-    /// Turns.
+    /// Turns that use a tool.
     pub turns: Option<u64>,
     /// Millionths of a dollar.
     pub money_micros: Option<u64>,
@@ -240,7 +240,7 @@ pub struct Ceilings {
 /// What runs used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Turns.
+    /// Turns that use a tool.
     pub turns: u64,
     /// Millionths of a dollar.
     pub money_micros: u64,
@@ -249,7 +249,7 @@ pub struct Used {
 /// What a run may use before its story is at a ceiling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Turns.
+    /// Turns that use a tool.
     pub turns: Option<u64>,
     /// Millionths of a dollar.
     pub money_micros: Option<u64>,

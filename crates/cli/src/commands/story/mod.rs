@@ -99,7 +99,7 @@ struct AddArgs {
     /// The higher, the sooner.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// Responses of models that all its runs together may use.
+    /// Responses of models that ask for a tool, which all its runs together may use.
     #[arg(long, value_name = "N")]
     max_turns: Option<u64>,
     /// Money that all its runs together may use.
@@ -164,7 +164,7 @@ struct EditArgs {
     /// The higher, the sooner.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
-    /// Responses of models that all its runs together may use, or `none`.
+    /// Responses of models that ask for a tool, which all its runs together may use, or `none`.
     #[arg(long, value_name = "N")]
     max_turns: Option<Bound<u64>>,
     /// Money that all its runs together may use, or `none`.

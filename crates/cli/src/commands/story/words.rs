@@ -138,7 +138,7 @@ fn used(story: &wire::Story) -> String {
     let wire::StoryCeilings { max_turns, max_budget_usd, max_retries } = story.ceilings;
     let of = |max: Option<String>| max.map(|max| format!(" of {max}")).unwrap_or_default();
     format!(
-        "{}{} turns, {}{}, {}{} retries ({} in this stage)",
+        "{}{} tool turns, {}{}, {}{} retries ({} in this stage)",
         story.used.turns,
         of(max_turns.map(|max| max.to_string())),
         dollars(story.used.cost_usd),
@@ -347,7 +347,7 @@ stage      current (fresh)
 waits      is tried again (until 1970-01-01T00:01:01.000Z, in 1 m 0 s)
 after      users, store
 agent      coder
-used       0 of 40 turns, $0.00 of $2.50, 2 retries (1 in this stage)
+used       0 of 40 tool turns, $0.00 of $2.50, 2 retries (1 in this stage)
 branch     kennel/login
 repository /srv/p
 added      1970-01-01T00:00:00.000Z

@@ -48,7 +48,7 @@ pub struct StoryRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoryCeilings {
-    /// Completed responses of models.
+    /// Responses of models that ask for a tool, as in the limits of each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
     /// Money.
@@ -182,7 +182,7 @@ pub struct Story {
 /// What runs of a story used.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct StoryUsed {
-    /// Completed responses of models.
+    /// Responses of models that asked for a tool: what its ceiling on turns counts.
     pub turns: u64,
     /// What they cost, as far as that is known.
     pub cost_usd: f64,
