@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kennel_tests::model::{Ask, Step, tag};
+use kennel_tests::model::{Ask, Refusal, Step, tag};
 use kennel_tests::until;
 use serde_json::Value;
 
@@ -218,6 +218,32 @@ fn a_story_that_claude_works_on_is_gated_and_lands_and_costs_what_was_served() {
         check_used(&story, 1, 2.0 * CLAUDE_USD);
         assert_eq!(git(home, &["show", "main:fruit"]), "ripe");
         assert_eq!(git(home, &["status", "--porcelain"]), "");
+        home.check();
+    });
+}
+
+#[test]
+fn what_claude_failed_with_is_told_to_the_next_try_in_words() {
+    alone(Client::Claude, |program| {
+        // One of the few that it does not ask again for by itself.
+        let refusal = Refusal { status: 413, kind: "request_too_large", headers: vec![], times: 1 };
+        let steps = vec![
+            Step::Refuse(refusal),
+            using("I write.").shell(&commits("ripe")).step(),
+            using("Done.").step(),
+        ];
+        let board = Board::new(Client::Claude, program, vec![("fruit", steps)]);
+        let home = board.home();
+        board.configure(Client::Claude, 1, &usual_stages());
+        board.add("fruit", &[]);
+        all_done(home);
+        let story = shown(home, "fruit");
+        assert_eq!(story["retries_used"], 1, "{story:#} {:#?}", board.0.model.calls());
+        let calls = board.0.model.calls();
+        let told = calls.last().expect("it was asked").told.join("\n");
+        assert!(told.contains("The last try failed"), "{told}");
+        let quoted = "nothing to obey:\n\n```text\nRequest too large";
+        assert!(told.contains(quoted) && !told.contains("session_id"), "{told}");
         home.check();
     });
 }

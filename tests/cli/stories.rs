@@ -5,6 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
+use super::home::make_program;
 use super::storied::{
     CODES, Repo, STAGES, agent, count, home, script, sign, told, until_told, usual,
 };
@@ -117,6 +118,47 @@ fn who_looks_and_says_no_sends_a_story_back_with_its_words() {
     let prompt = fs::read_to_string(home.path().join("signs/prompt-3")).expect("it is there");
     assert!(prompt.contains("I do not like it"), "{prompt}");
     assert_eq!(repo.landed("a"), 2);
+    repo.check();
+    home.check();
+}
+
+#[test]
+fn what_an_agent_said_reaches_the_next_prompt_in_words_and_not_as_a_stream() {
+    let home = home();
+    let said = |id: u32, text: &str| {
+        let content = json!([{ "type": "text", "text": text }]);
+        let message = json!({ "id": id.to_string(), "model": "m", "content": content });
+        json!({ "type": "assistant", "message": message }).to_string()
+    };
+    let ends = json!({ "type": "result", "subtype": "error_during_execution", "is_error": true,
+        "errors": ["It was all too much"] });
+    let lines =
+        [said(1, "I look."), said(2, "The \"login\" fails:\nno such user."), ends.to_string()];
+    fs::write(home.path().join("signs/stream"), lines.join("\n")).expect("it can be written");
+    script(
+        &home,
+        "coder",
+        &format!(
+            r#"printf '%s' "$1" > "$SIGNS/prompt-$(tries)"
+if [ $(tries) -gt 1 ]; then {CODES}; exit; fi
+cat "$SIGNS/stream"; echo; echo "and a warning" >&2; exit 1"#
+        ),
+    );
+    // A client is given flags of ours; the prompt is its last word.
+    let client = home.path().join("agents/client");
+    let text = "#!/bin/sh\nfor last; do :; done\nexec sh \"${0%/*}/coder\" \"$last\"\n";
+    fs::write(&client, text).expect("it can be written");
+    make_program(&client, &home.path().join("agents/claude"));
+    let file = usual("").replacen("format = \"none\"", "format = \"claude\"", 1);
+    let client = "\"@AGENTS@/claude\"";
+    let repo = Repo::new(&home, "repo", &file.replacen("\"sh\", \"@AGENTS@/coder\"", client, 1));
+    repo.add("a", &[]);
+    let done = repo.until_done("a");
+    assert_eq!(done["retries_used"], 1, "{done}");
+    let prompt = fs::read_to_string(home.path().join("signs/prompt-2")).expect("it is there");
+    let said = "The \"login\" fails:\nno such user.\nIt was all too much\nand a warning\n";
+    assert!(prompt.contains(&format!("```text\n{said}```")), "{prompt}");
+    assert!(!prompt.contains("\"type\"") && !prompt.contains("I look."), "{prompt}");
     repo.check();
     home.check();
 }

@@ -116,6 +116,18 @@ fn tail_of(
     Ok((Some(Tail { text, left_out: begin - from }), end))
 }
 
+/// The last lines of a stream, of up to so many bytes. One whose beginning is not among them is
+/// left out.
+pub(crate) fn last_lines(dir: &Path, stream: Stream, most: u64) -> io::Result<Vec<u8>> {
+    let end = end_of_output(dir, stream)?;
+    let (mut bytes, first) = read_from(dir, stream, end.saturating_sub(most), end)?;
+    if first > 0 {
+        let cut = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        bytes.drain(..cut);
+    }
+    Ok(bytes)
+}
+
 /// The offset behind the last line that has ended, if there is one among the last bytes; a longer
 /// line is told in pieces.
 fn end_of_line(dir: &Path, stream: Stream, from: u64, end: u64) -> io::Result<u64> {

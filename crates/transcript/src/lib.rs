@@ -46,6 +46,7 @@ mod qwen;
 mod reader;
 mod recent;
 mod tally;
+mod words;
 
 pub use entry::{
     Ending, Entry, Grade, RateLimit, Span, Tokens, Total, Turn, TurnId, Usage, Waiting,
@@ -54,3 +55,4 @@ pub use format::{Basis, Countable, Format, Sources, UnknownFormat, can_count};
 pub use prices::{LongContext, Price, Priced, Prices};
 pub use reader::{MAX_LINE_BYTES, Reader, Source};
 pub use tally::{CostBasis, History, ModelUse, Standing, Tally, Used};
+pub use words::last_words;

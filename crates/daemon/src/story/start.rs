@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
+use kennel_process::Stream;
 use kennel_supervisor::story::{Left, Outcome, Session, StepId, TurnedAway, Why, Work};
+use kennel_transcript::{Format, last_words};
 use tokio::sync::watch;
 
 use super::errand::{Errand, environment, git_request, slot};
@@ -21,13 +23,17 @@ use crate::config::settings::Found;
 use crate::steps::{Place, Refused, Step, StepOutcome};
 use crate::store::format::{Part, StepOf};
 use crate::store::kept::KeptRun;
-use crate::tail::{Offsets, Tails};
+use crate::tail::{Offsets, Tail, Tails, last_lines};
 use crate::text::Text;
 use crate::time::Time;
 
 /// Steps before one that are searched, for the merge of a landing or the runs of a session: gates,
 /// and tries that came to nothing.
 const MAX_BACK: u32 = 200;
+
+/// The end of an agent's stream that is searched for its last words: a model writes less than this
+/// in one response, and the results of tools that come after it are rarely more.
+const MAX_STREAM_BYTES: u64 = 4 << 20;
 
 /// Words of a gate's command that are quoted to an agent: enough to know which it was.
 const MAX_WORDS: usize = 8;
@@ -388,10 +394,8 @@ impl Hands {
             }));
         }
         let dir = self.app.home.run_dir(id);
-        let secrets = run.request.secrets.clone();
-        let read = move || Tails::since(&dir, Offsets::default(), &secrets).0;
-        let tails = tokio::task::spawn_blocking(read).await.unwrap_or_default();
-        Ok(Some(quoted(&run, &tails)))
+        let said = tokio::task::spawn_blocking(move || said_last(&run, &dir)).await;
+        Ok(said.ok())
     }
 }
 
@@ -422,6 +426,32 @@ impl Past {
     fn was_told(&self, text: &str) -> bool {
         let has = |word: &Text| word.0.to_string_lossy().contains(text);
         self.0.iter().any(|known| known.run.request.command.iter().any(has))
+    }
+}
+
+/// What a run was and what it said last: an agent in words, where they can be told from the rest
+/// of what its client writes.
+fn said_last(run: &KeptRun, dir: &Path) -> String {
+    let secrets = &run.request.secrets;
+    let (mut tails, _) = Tails::since(dir, Offsets::default(), secrets);
+    let words = format_of(run).and_then(|format| {
+        let lines = last_lines(dir, Stream::Stdout, MAX_STREAM_BYTES).ok()?;
+        last_words(format, &lines)
+    });
+    if let Some(words) = words {
+        let text = secrets.redact_from(words.as_bytes(), 0);
+        tails.stdout = Some(Tail { text, left_out: 0 });
+    }
+    quoted(run, &tails)
+}
+
+/// Whose words the agent of a run writes; none if it is no agent's, or nobody can read them.
+fn format_of(run: &KeptRun) -> Option<Format> {
+    let request = &run.request;
+    request.agent.as_ref()?;
+    match &request.format {
+        Some(name) => name.parse().ok(),
+        None => Format::guess(&request.command.first()?.0.to_string_lossy()),
     }
 }
 
