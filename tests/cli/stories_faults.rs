@@ -10,7 +10,7 @@ use kennel_tests::{skipped, until};
 use serde_json::json;
 
 use super::faults::{Full, inside, on_a_small_disk};
-use super::home::Home;
+use super::home::{Home, make_program};
 use super::storied::{CODES, Repo, count, home, script, sign, text, told, until_told, usual};
 
 /// A directory with all programs there are, but for git.
@@ -55,6 +55,50 @@ fn without_git_a_story_is_blocked_by_name_and_with_it_again_it_goes_on() {
     let repo = Repo::known(&home, "repo");
     repo.story(&["unblock", "a"]);
     repo.until_done("a");
+    repo.check();
+    home.check();
+}
+
+/// A git that is away while there is this sign, and tells when it was asked for then.
+fn git_that_can_be_away(home: &mut Home) {
+    let path = std::env::var("PATH").expect("it is text");
+    let git = std::env::split_paths(&path).map(|dir| dir.join("git")).find(|git| git.exists());
+    let git = git.expect("there is a git");
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).expect("it can be made");
+    let body = format!(
+        "#!/bin/sh\n\
+         [ -e \"$SIGNS/away\" ] && {{ echo away >>\"$TRUTH\"; echo no room >&2; exit 128; }}\n\
+         exec {} \"$@\"\n",
+        text(&git)
+    );
+    let script = home.path().join("git.sh");
+    fs::write(&script, body).expect("it can be written");
+    make_program(&script, &bin.join("git"));
+    home.set("PATH", &format!("{}:{path}", text(&bin)));
+}
+
+#[test]
+fn work_that_cannot_be_looked_at_is_looked_at_again_and_never_charged_a_retry() {
+    let mut home = home();
+    git_that_can_be_away(&mut home);
+    let away = home.path().join("signs/away");
+    script(&home, "coder", &format!("{CODES}\n[ $(tries) -gt 1 ] || : > \"$SIGNS/away\""));
+    let repo = Repo::new(&home, "repo", &usual(""));
+    // For a moment: what was done counts, and is not done again.
+    repo.add("a", &[]);
+    until_told(&home, "away");
+    fs::remove_file(&away).expect("it was there");
+    let done = repo.until_done("a");
+    assert_eq!(done["retries_used"], 0, "{done}");
+    assert_eq!(count(&home, "began a current "), 2, "{}", told(&home));
+    // For longer than it is looked for: it is tried again later, and nobody calls that a failure.
+    repo.add("b", &[]);
+    let waits = repo.until("b", "waits", |story| story["waits_code"] == "misfire");
+    assert!(waits["waits_for"].as_str().is_some_and(|why| why.contains("no room")), "{waits}");
+    fs::remove_file(&away).expect("it was there");
+    let done = repo.until_done("b");
+    assert_eq!(done["retries_used"], 0, "{done}");
     repo.check();
     home.check();
 }

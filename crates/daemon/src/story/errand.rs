@@ -26,6 +26,11 @@ use crate::text::Text;
 
 /// How often an errand is sent that was killed before it came to its end.
 const TRIES: u32 = 3;
+/// How often it is looked at what a run left: a host that is out of processes or memory, or a lock
+/// of git's, is in the way for seconds.
+const LOOKS: u32 = 5;
+/// The pause after the first look that could not be taken; each further one is twice as long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Baselines of one step: one for each daemon that tried to start it.
 const MAX_BASELINES: u32 = 9;
 /// The time of an errand, and of any step of git's: its locks are waited for some twenty seconds,
@@ -109,6 +114,37 @@ impl Hands {
             came_to = Some(outcome);
             if !broken {
                 break;
+            }
+        }
+        came_to.ok_or_else(|| no("no errand was sent"))
+    }
+
+    /// How things stand after a step. What keeps us from looking is nothing that its run did: it is
+    /// asked again, with growing pauses.
+    pub(super) async fn look_after(
+        &self,
+        step: &StepId,
+        known: &Known,
+        what: &Step,
+    ) -> Result<StepOutcome, NotAsked> {
+        let mut pause = LOOK_AGAIN;
+        let mut came_to = None;
+        for n in 1..=LOOKS {
+            let id = Errand::After.run(step, n);
+            // One that an earlier daemon sent is not waited after.
+            let is_new = self.find(&id).await?.is_none();
+            if is_new {
+                self.send(step, known, Errand::After, &id, what).await?;
+            }
+            let outcome = self.outcome_of(&id).await?;
+            let looked = matches!(outcome, StepOutcome::Looked(_));
+            came_to = Some(outcome);
+            if looked {
+                break;
+            }
+            if is_new && n < LOOKS {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
             }
         }
         came_to.ok_or_else(|| no("no errand was sent"))
@@ -284,7 +320,7 @@ pub(super) fn environment() -> Vec<(Text, Text)> {
 pub(crate) fn ids_of(step: &StepId) -> impl Iterator<Item = String> {
     let most = [
         (Errand::Before, MAX_BASELINES),
-        (Errand::After, TRIES),
+        (Errand::After, LOOKS),
         (Errand::Save, TRIES),
         (Errand::Prepare, TRIES),
     ];

@@ -8,7 +8,6 @@ use kennel_process::{Cause, ExitStatus, UnknownStatus, Verdict};
 use kennel_supervisor::story::{Outcome, Role, Session, StepId, Tail, Used, Work};
 
 use super::MICROS;
-use super::errand::Errand;
 use super::hands::{GiveUp, Hands};
 use crate::config::MainCheckout;
 use crate::meter::Account;
@@ -86,9 +85,12 @@ impl Hands {
         role: Role,
         status: ExitStatus,
     ) -> Result<Outcome, GiveUp> {
-        let After { tree, branch, drifted } = self.after(step).await?;
+        let After { tree, branch, drifted, unseen } = self.after(step).await?;
         if drifted {
             return Ok(Outcome::Drifted);
+        }
+        if unseen && status == ExitStatus::Exited(0) {
+            return Ok(Outcome::Unseen);
         }
         let ahead = tree.as_ref().is_some_and(|tree| is_ahead(tree, &branch));
         let said = |why: String| {
@@ -102,7 +104,7 @@ impl Hands {
             return Ok(failed(run, ahead));
         }
         let Some(tree) = tree else {
-            said("its worktree could not be looked at after its agent ended".to_owned());
+            said("its worktree was gone when its agent had ended".to_owned());
             return Ok(failed(run, false));
         };
         if let Some(why) = undone(&tree, role, &branch) {
@@ -120,8 +122,12 @@ impl Hands {
         n: u32,
         status: ExitStatus,
     ) -> Result<Outcome, GiveUp> {
-        if self.after(step).await?.drifted {
+        let After { drifted, unseen, .. } = self.after(step).await?;
+        if drifted {
             return Ok(Outcome::Drifted);
+        }
+        if unseen && status == ExitStatus::Exited(0) {
+            return Ok(Outcome::Unseen);
         }
         if status == ExitStatus::Exited(0) {
             self.app.troubles.forget(&step.story);
@@ -132,7 +138,7 @@ impl Hands {
     }
 
     async fn limited(&self, step: &StepId, run: &KeptRun, work: &Work) -> Result<Outcome, GiveUp> {
-        let After { tree, branch, drifted } = self.after_any(step, work).await?;
+        let After { tree, branch, drifted, .. } = self.after_any(step, work).await?;
         if drifted {
             return Ok(Outcome::Drifted);
         }
@@ -198,12 +204,12 @@ impl Hands {
         let known = self.known(&step.story.project).await.map_err(GiveUp::from)?;
         let place = known.place(&self.app.home, &step.story)?;
         let branch = place.branch();
-        let looked = self.errand(step, &known, Errand::After, &Step::Look { place }).await?;
+        let looked = self.look_after(step, &known, &Step::Look { place }).await?;
         let StepOutcome::Looked(after) = looked else {
             let why = format!("its worktree could not be looked at: {}", why_not(&looked));
             tracing::warn!("{step}: {why}");
             self.app.troubles.note(&step.story, why);
-            return Ok(After::default());
+            return Ok(After { unseen: true, ..After::default() });
         };
         let drifted = match self.last_baseline(step).await? {
             Some(StepOutcome::Looked(before)) => self.drifted(step, &before, &after),
@@ -217,7 +223,7 @@ impl Hands {
             self.app.troubles.note(&step.story, why);
         }
         let guarded = known.now.said.project.main_checkout == MainCheckout::Guard;
-        Ok(After { tree: after.worktree, branch, drifted: drifts && guarded })
+        Ok(After { tree: after.worktree, branch, drifted: drifts && guarded, unseen: false })
     }
 
     fn drifted(&self, step: &StepId, before: &Looked, now: &Looked) -> Vec<Drift> {
@@ -235,6 +241,8 @@ struct After {
     branch: String,
     /// True if the main checkout is not as it was.
     drifted: bool,
+    /// True if nobody could look, which is no fault of whoever worked there.
+    unseen: bool,
 }
 
 /// What an agent left undone, though it exited with 0.

@@ -330,7 +330,7 @@ fn waits(wait: &Wait) -> (&'static str, String) {
             };
             ("refused", format!("{why}; it is asked for again"))
         }
-        WaitFor::Misfire => ("misfire", "its run did not start; it is started again".to_owned()),
+        WaitFor::Misfire => ("misfire", "it came to nothing; it is tried again".to_owned()),
     }
 }
 
@@ -444,7 +444,7 @@ mod tests {
             (
                 Reason::Waits(wait(10, WaitFor::Misfire)),
                 "misfire",
-                "its run did not start; it is started again",
+                "it came to nothing; it is tried again",
                 Some(1010),
             ),
             (

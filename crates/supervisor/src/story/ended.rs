@@ -2,8 +2,9 @@
 //! agent failed, and when somebody has to look. One end is one fact.
 //!
 //! An attempt that failed uses one retry, whatever ended it: a limit, an agent or a gate. What no
-//! attempt was made of uses none: a refusal, a start that came to nothing, a provider that takes no
-//! more; each of these waits, and all but the last a bounded number of times.
+//! attempt was made of uses none: a refusal, a start that came to nothing, work that nobody could
+//! look at, a provider that takes no more; each of these waits, and all but the last a bounded
+//! number of times.
 
 use super::decide::{Draft, Scope};
 use super::event::Outcome;
@@ -89,7 +90,8 @@ impl End<'_> {
             | Outcome::BaseMoved
             | Outcome::Stopped
             | Outcome::Interrupted
-            | Outcome::NeverStarted => {}
+            | Outcome::NeverStarted
+            | Outcome::Unseen => {}
         }
         if self.step.entry != self.story.entry {
             return Then::Same;
@@ -110,6 +112,7 @@ impl End<'_> {
                 | Outcome::Stopped
                 | Outcome::Interrupted
                 | Outcome::NeverStarted
+                | Outcome::Unseen
                 | Outcome::Lost => Then::Same,
             },
         }
@@ -134,7 +137,7 @@ impl End<'_> {
                 None | Some(Hold::Blocked(Blocked::Lost)) => self.held(Hold::Frozen),
                 Some(_) => Then::Same,
             },
-            Outcome::NeverStarted => self.misfired(),
+            Outcome::NeverStarted | Outcome::Unseen => self.misfired(),
             Outcome::Interrupted | Outcome::Drifted | Outcome::Lost => Then::Same,
         }
     }

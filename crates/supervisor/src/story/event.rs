@@ -175,6 +175,9 @@ pub enum Outcome {
     Interrupted,
     /// No instruction of it ran, nor will.
     NeverStarted,
+    /// It ended well as far as it goes, and nobody could look at what it left. That says nothing
+    /// against it: it is settled neither way.
+    Unseen,
     /// Nobody can say whether it is over.
     Lost,
 }

@@ -283,7 +283,7 @@ pub enum WaitFor {
     Retry(Cause),
     /// To ask again after a refusal.
     TurnedAway(TurnedAway),
-    /// To start again what did not start.
+    /// To begin again what came to nothing.
     Misfire,
 }
 

@@ -691,7 +691,7 @@ impl Model {
                 known.hold = Some(known.hold.take().unwrap_or(Hold::Frozen));
                 return;
             }
-            Outcome::NeverStarted => {
+            Outcome::NeverStarted | Outcome::Unseen => {
                 if misfires == 4 {
                     known.hold = Some(Hold::Blocked(Blocked::NeverStarts { tries: 5 }));
                 } else {
@@ -1326,6 +1326,7 @@ fn outcomes(until_ms: Option<u64>) -> Vec<Outcome> {
         Outcome::Stopped,
         Outcome::Interrupted,
         Outcome::NeverStarted,
+        Outcome::Unseen,
         Outcome::Lost,
     ]
 }

@@ -590,6 +590,13 @@ fn what_never_starts_waits_longer_each_time_and_is_blocked_without_a_retry() {
     let hold = Some(Hold::Blocked(Blocked::NeverStarts { tries: 5 }));
     assert_eq!((mind.story(&s).hold.clone(), mind.story(&s).retries_used), (hold, 0));
 
+    // So is work that nobody could look at: nobody says that it failed.
+    let (mut mind, s) = with_story("current");
+    mind.must(&StoryEvent::StepStarted(step(&s, 2)));
+    mind.must(&ended(step(&s, 2), Outcome::Unseen));
+    assert_eq!((mind.story(&s).misfires, mind.story(&s).retries_used), (1, 0));
+    assert_eq!(mind.story(&s).progress, Progress::Fresh(Why::First));
+
     let (mut mind, s) = with_story("current");
     mind.must(&ended(step(&s, 2), Outcome::NeverStarted));
     wait_over(&mut mind);

@@ -597,6 +597,7 @@ fn any_outcome(rng: &mut Rng) -> Outcome {
         9 => Outcome::NeverStarted,
         10 => Outcome::Lost,
         11 => Outcome::Interrupted,
+        12 => Outcome::Unseen,
         _ => Outcome::Success,
     }
 }
