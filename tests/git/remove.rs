@@ -38,6 +38,44 @@ fn a_merged_worktree_goes_with_its_branch_and_what_was_saved_stays() {
 }
 
 #[test]
+fn of_a_worktree_that_somebody_deleted_the_branch_goes_if_it_is_merged_and_else_stays() {
+    for how in ["its directory", "the root as well", "by git", "and pruned"] {
+        for (work, merged) in [("none", true), ("landed", true), ("of its own", false)] {
+            let world = World::new("deleted");
+            let place = world.fix_it();
+            world.prepare(&place);
+            let tip = match work {
+                "none" => world.git(&["rev-parse", "main"]),
+                _ => world.commit(&place, "new", "work"),
+            };
+            if work == "landed" {
+                world.git(&["merge", "-q", "--ff-only", "kennel/fix-it"]);
+                world.keep_main();
+            }
+            let path = place.worktree.to_str().unwrap();
+            match how {
+                "by git" => drop(world.git(&["worktree", "remove", "-f", "-f", path])),
+                "the root as well" => {
+                    fs::remove_dir_all(place.worktree.parent().unwrap()).unwrap();
+                }
+                _ => fs::remove_dir_all(&place.worktree).unwrap(),
+            }
+            if how == "and pruned" {
+                world.git(&["worktree", "unlock", path]);
+                world.git(&["worktree", "prune"]);
+            }
+            let said = world.run(&remove(&place, None));
+            assert_eq!(said, StepOutcome::Removed { branch_kept: !merged }, "{how}, {work}");
+            let left = world.git(&["for-each-ref", "refs/heads/kennel", "--format=%(objectname)"]);
+            assert_eq!(left, if merged { "" } else { &tip }, "{how}, {work}");
+            let listed = world.git(&["worktree", "list", "--porcelain"]);
+            assert!(!listed.contains("fix-it"), "{how}, {work}: {listed}");
+            world.check_main();
+        }
+    }
+}
+
+#[test]
 fn work_that_is_nowhere_else_keeps_its_worktree() {
     let world = World::new("kept");
     let place = world.fix_it();

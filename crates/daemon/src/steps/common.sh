@@ -167,10 +167,13 @@ make_directory() { err=$(mkdir -p -- "$1" 2>&1) || fail "failed to make $1" "$er
 # find_worktree PATH: sets $path, as git writes it, and $admin, empty if it is not registered.
 find_worktree() {
     parent=${1%/*} name=${1##*/}
-    admin= path=$1
-    parent=$(cd -P -- "${parent:-/}" 2>/dev/null && pwd -P && printf x) || return 0
-    parent=${parent%"${newline}x"}
-    path=${parent%/}/$name
+    admin=
+    # Whoever deleted it may have deleted what it was in as well; git knows it by where that was.
+    until there=$(cd -P -- "${parent:-/}" 2>/dev/null && pwd -P && printf x); do
+        name=${parent##*/}/$name parent=${parent%/*}
+    done
+    there=${there%"${newline}x"}
+    path=${there%/}/$name
     for a in "$common"/worktrees/*/gitdir; do
         [ -f "$a" ] || continue
         at=$(cat "$a" && printf x) && at=${at%x} && at=${at%"$newline"}
