@@ -31,6 +31,7 @@ mod review;
 mod slots;
 mod storied;
 mod stories;
+mod stories_crashes;
 mod stories_faults;
 mod stories_review;
 mod stories_survive;

@@ -14,11 +14,11 @@ use super::storied::{
 };
 
 /// A small generator: the same seed gives the same moves and crashes.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// Seeded by the clock or by `KENNEL_SEED`; says which.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let given = std::env::var("KENNEL_SEED").ok().and_then(|n| n.parse().ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64);
         let seed = given.unwrap_or(now) | 1;
@@ -26,7 +26,7 @@ impl Dice {
         Self(seed)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -141,7 +141,7 @@ fn a_story_that_is_moved_a_hundred_times_has_the_right_agent_or_none() {
 
 /// The whole pipeline with a place to wait in every step: setup, agents, gates, the smudge filter
 /// of git for merge and landing, teardown.
-fn with_stops(home: &Home) -> Repo<'_> {
+pub(crate) fn with_stops(home: &Home) -> Repo<'_> {
     let stop = |at: &str| format!("say at-{at}-$KENNEL_STORY; wait_for {at}");
     script(home, "setup", &stop("prepare"));
     script(home, "coder", &format!("{}\n{CODES}\nsay coded-$KENNEL_STORY", stop("agent")));

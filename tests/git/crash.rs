@@ -48,7 +48,7 @@ impl Shadow {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("git"), SHADOW).unwrap();
         fs::set_permissions(dir.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
-        for tool in ["mkdir", "rm", "rmdir", "mv", "cp"] {
+        for tool in ["mkdir", "rm", "rmdir", "mv", "cp", "ln"] {
             symlink("git", dir.join(tool)).unwrap();
         }
         let real = std::env::var_os("PATH").expect("there is a PATH");
@@ -414,12 +414,160 @@ fn a_removal_and_a_landing_that_died_half_way_are_finished_or_told() {
     let step = Step::Land { place: place.clone(), old, new: new.clone() };
     assert_eq!(world.run(&step), StepOutcome::Landed { head: new.clone() });
     assert_eq!(world.git(&["status", "--porcelain"]), "");
-    // Here it had not finished the files: that is for a person to look at.
-    let newer = world.commit(&place, "a", "other\n");
-    fs::write(notes.join("landing"), format!("{new} {newer}\n")).unwrap();
-    world.write("a", "oth");
-    world.keep_main();
-    let step = Step::Land { place: place.clone(), old: new, new: newer };
-    world.refused(&step, Refused::HalfLanded);
-    world.check_main();
+}
+
+/// A landing that changes, adds and deletes files, and what git had made of it when it died.
+struct CutOff {
+    world: World,
+    place: Place,
+    old: String,
+    new: String,
+}
+
+impl CutOff {
+    fn new(name: &str) -> Self {
+        let world = World::new(name);
+        for (file, text) in [("gone", "x\n"), ("deep/er/old", "x\n"), ("run", "x\n")] {
+            world.commit_main(file, text);
+        }
+        let place = world.fix_it();
+        let old = world.prepare(&place);
+        for file in ["gone", "deep/er/old"] {
+            fs::remove_file(place.worktree.join(file)).unwrap();
+        }
+        let run = place.worktree.join("run");
+        fs::set_permissions(run, fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("nowhere", place.worktree.join("link")).unwrap();
+        write_in(&place.worktree, "new/er/\"it's\"\n", "some work\n");
+        let new = world.commit(&place, "a", "other\n");
+        let cut_off = Self { world, place, old, new };
+        let notes = cut_off.world.git_dir().join("kennel/fix-it");
+        fs::write(notes.join("landing"), format!("{} {}\n", cut_off.old, cut_off.new)).unwrap();
+        cut_off
+    }
+
+    fn step(&self) -> Step {
+        let (old, new) = (self.old.clone(), self.new.clone());
+        Step::Land { place: self.place.clone(), old, new }
+    }
+
+    #[track_caller]
+    fn lands(self, what: &str) {
+        assert!(self.look(), "{what}: it is told that a landing is not over");
+        let outcome = self.world.run(&self.step());
+        assert_eq!(outcome, StepOutcome::Landed { head: self.new.clone() }, "{what}");
+        assert_eq!(self.world.git(&["status", "--porcelain"]), "", "{what}");
+        assert_eq!(self.world.git(&["rev-parse", "HEAD"]), self.new, "{what}");
+        assert!(!self.look() && !self.world.git_dir().join("index.lock").exists(), "{what}");
+        assert_eq!(self.world.notes("fix-it"), ["branch", "ready"], "{what}");
+    }
+
+    fn look(&self) -> bool {
+        let outcome = self.world.run(&Step::Look { place: self.place.clone() });
+        let StepOutcome::Looked(looked) = outcome else { panic!("{outcome:?}") };
+        looked.landing
+    }
+}
+
+#[test]
+fn a_landing_that_was_cut_off_anywhere_is_undone_and_done_again() {
+    let lock = |cut_off: &CutOff| {
+        let text = "kennel: landing of story fix-it\n";
+        for file in ["index.lock", "kennel/fix-it/held"] {
+            fs::write(cut_off.world.git_dir().join(file), text).unwrap();
+        }
+    };
+    type Harm = fn(&World);
+    let states: [(&str, Harm); 6] = [
+        ("nothing was written", |_| {}),
+        ("one file was being written", |world| world.write("a", "oth")),
+        ("an old one was taken away", |world| {
+            fs::remove_file(world.repository.join("a")).unwrap();
+        }),
+        ("new ones are there, one in part", |world| {
+            world.write("a", "other\n");
+            world.write("new/er/\"it's\"\n", "some");
+            symlink("nowhere", world.repository.join("link")).unwrap();
+        }),
+        ("all are there but the index", |world| {
+            fs::remove_file(world.repository.join("gone")).unwrap();
+            fs::remove_dir_all(world.repository.join("deep")).unwrap();
+            world.write("a", "other\n");
+            world.write("new/er/\"it's\"\n", "some work\n");
+            let run = world.repository.join("run");
+            fs::set_permissions(run, fs::Permissions::from_mode(0o755)).unwrap();
+            symlink("nowhere", world.repository.join("link")).unwrap();
+        }),
+        ("all but the branch", |world| {
+            world.git(&["read-tree", "-m", "-u", "kennel/fix-it"]);
+        }),
+    ];
+    for (what, harm) in states {
+        for locked in [false, true] {
+            let cut_off = CutOff::new("cut-off");
+            harm(&cut_off.world);
+            if locked {
+                lock(&cut_off);
+            }
+            cut_off.lands(what);
+        }
+    }
+    // All steps of the story after it undo it as well.
+    for merges in [true, false] {
+        let cut_off = CutOff::new("cut-off");
+        let saved = cut_off.world.save(&cut_off.place).reference;
+        cut_off.world.write("a", "oth");
+        lock(&cut_off);
+        let step = if merges {
+            merge(&cut_off.place, MergeMode::Rebase)
+        } else {
+            remove(&cut_off.place, Some(&saved))
+        };
+        let outcome = cut_off.world.run(&step);
+        assert!(
+            matches!(outcome, StepOutcome::Merged { .. } | StepOutcome::Removed { .. }),
+            "{outcome:?}"
+        );
+        cut_off.world.check_main();
+        assert!(!cut_off.look());
+    }
+    // It was undone, or done, by hand.
+    for to in ["main", "kennel/fix-it"] {
+        let cut_off = CutOff::new("by-hand");
+        cut_off.world.write("a", "oth");
+        cut_off.world.git(&["reset", "-q", "--hard", to]);
+        cut_off.lands(to);
+    }
+}
+
+#[test]
+fn what_a_person_wrote_or_holds_in_a_half_landed_checkout_is_left_alone() {
+    for (file, text) in [("a", "other\nand mine\n"), ("gone", "mine\n"), ("link", "mine\n")] {
+        let cut_off = CutOff::new("by-a-person");
+        cut_off.world.write("new/er/\"it's\"\n", "some");
+        cut_off.world.write(file, text);
+        cut_off.world.keep_main();
+        let told = cut_off.world.refused(&cut_off.step(), Refused::HalfLanded);
+        for word in [file, &cut_off.old, &cut_off.new, "git reset --hard"] {
+            assert!(told.contains(word), "{word:?} is not in {told}");
+        }
+        cut_off.world.check_main();
+        cut_off.world.git(&["reset", "-q", "--hard"]);
+        cut_off.world.git(&["clean", "-q", "-f", "-d"]);
+        cut_off.lands(file);
+    }
+    // Whoever has the index has it, with or without a landing that was cut off.
+    for cut_off in [true, false] {
+        let held = CutOff::new("held");
+        if !cut_off {
+            fs::remove_file(held.world.git_dir().join("kennel/fix-it/landing")).unwrap();
+        }
+        let lock = held.world.git_dir().join("index.lock");
+        fs::write(&lock, "").unwrap();
+        let told = held.world.refused(&held.step(), Refused::LockHeld);
+        assert!(told.contains("index.lock"), "{told}");
+        held.world.check_main();
+        fs::remove_file(lock).unwrap();
+        assert!(matches!(held.world.run(&held.step()), StepOutcome::Landed { .. }));
+    }
 }

@@ -218,6 +218,8 @@ impl Step {
     pub(crate) const MERGE_NAME: &str = "kennel-merge";
     /// The name of a landing.
     pub(crate) const LAND_NAME: &str = "kennel-land";
+    /// The name of a removal.
+    pub(crate) const REMOVE_NAME: &str = "kennel-remove";
 
     /// The step's name, which its process shows as its own.
     #[must_use]
@@ -228,7 +230,7 @@ impl Step {
             Self::Save { .. } => "kennel-save",
             Self::Merge { .. } => Self::MERGE_NAME,
             Self::Land { .. } => Self::LAND_NAME,
-            Self::Remove { .. } => "kennel-remove",
+            Self::Remove { .. } => Self::REMOVE_NAME,
         }
     }
 
@@ -542,6 +544,9 @@ pub struct Looked {
     pub worktree: Option<WorktreeState>,
     /// The main checkout.
     pub main: Fingerprint,
+    /// A landing was cut off and is not undone yet: files of the checkout may be half moved.
+    #[serde(default)]
+    pub landing: bool,
 }
 
 /// Work that was kept.
@@ -607,7 +612,8 @@ pub enum Refused {
     BaseMoved,
     /// The new commit does not stand on the old one.
     NotFastForward,
-    /// A landing was killed while git wrote the files of a checkout.
+    /// A landing was cut off while git wrote the files of a checkout, and somebody has been there
+    /// since.
     HalfLanded,
     /// Somebody holds one of git's locks, or died with it. It is never broken.
     LockHeld,
@@ -705,13 +711,15 @@ pub enum Drift {
 }
 
 /// What drifted between two looks. `landed` is where we ourselves have put the base meanwhile: a
-/// base that is there, and a checkout that went along with it, did not drift.
+/// base that is there, and a checkout that went along with it, did not drift. Where a landing was
+/// cut off, nobody can say whose the changes of files are, and it is undone soon.
 #[must_use]
 pub fn drift(before: &Looked, now: &Looked, landed: Option<&str>) -> Vec<Drift> {
     let moved = now.base != before.base;
     let base_kept = !moved || landed == Some(now.base.as_str());
     let on_base = before.main.head == before.base && now.main.head == now.base;
     let along = moved && base_kept && on_base;
+    let half_moved = before.landing || now.landing;
     let (before, now) = (&before.main, &now.main);
     // A checkout that was as clean, or as dirty, as before has the index of its new commit.
     let index_along = along && now.status == before.status && now.contents == before.contents;
@@ -719,9 +727,9 @@ pub fn drift(before: &Looked, now: &Looked, landed: Option<&str>) -> Vec<Drift> 
         (!base_kept, Drift::Base),
         (before.head != now.head && !along, Drift::Head),
         (before.branch != now.branch, Drift::Branch),
-        (before.index != now.index && !index_along, Drift::Index),
-        (before.status != now.status, Drift::Status),
-        (before.contents != now.contents, Drift::Contents),
+        (before.index != now.index && !index_along && !half_moved, Drift::Index),
+        (before.status != now.status && !half_moved, Drift::Status),
+        (before.contents != now.contents && !half_moved, Drift::Contents),
         (before.stash != now.stash, Drift::Stash),
         (before.branches != now.branches, Drift::Branches),
     ];
@@ -943,6 +951,7 @@ mod tests {
             base: main.head.clone(),
             worktree: None,
             main: main.clone(),
+            landing: false,
         };
         let (a, b) = (seen(&print("a", "1")), seen(&print("b", "2")));
         assert_eq!(drift(&a, &a, None), []);
@@ -951,8 +960,12 @@ mod tests {
         assert_eq!(drift(&a, &b, None), moved);
         assert_eq!(drift(&a, &b, Some("c")), moved);
         // The base was landed, and the checkout was changed beside it.
-        let dirty = seen(&Fingerprint { status: "x".into(), ..b.main });
+        let dirty = seen(&Fingerprint { status: "x".into(), ..b.main.clone() });
         assert_eq!(drift(&a, &dirty, Some("b")), [Drift::Index, Drift::Status]);
+        // Another landing was cut off and is half there: what files are like tells nothing.
+        let half = Looked { landing: true, ..dirty };
+        assert_eq!(drift(&a, &half, None), [Drift::Base, Drift::Head]);
+        assert_eq!(drift(&half, &b, None), []);
         let other = seen(&Fingerprint {
             branch: "r".into(),
             contents: "c".into(),

@@ -11,7 +11,7 @@
 #   adding     the worktree is being made; nobody was told of it yet
 #   ready      files are copied and setup has succeeded
 #   merging    a rebase or merge of ours is under way: "BEFORE ONTO"
-#   landing    a checkout is being moved forward: "OLD NEW"
+#   landing    the checkout that has the base is being moved: "OLD NEW"
 #   removing   all was checked, the worktree is being taken away
 
 set -u
@@ -274,6 +274,134 @@ recover_merge() {
     forget merging
 }
 on_branch() { [ "$(w symbolic-ref -q HEAD)" = "refs/heads/$branch" ]; }
+
+# find_holder BASE: who has the base checked out, in $holder and $holder_git: the main checkout, or a
+# worktree. Empty if nobody has.
+find_holder() {
+    holder=
+    if [ "$bare" = false ] && [ "$(g symbolic-ref -q HEAD)" = "refs/heads/$1" ]; then
+        holder=$repo holder_git=$common
+    fi
+    ask g worktree list --porcelain
+    checkouts=$newline$out$newline
+    for a in "$common"/worktrees/*/gitdir; do
+        case $checkouts in *"${newline}branch refs/heads/$1$newline"*) ;; *) break ;; esac
+        if [ -n "$holder" ] || [ ! -f "$a" ]; then continue; fi
+        [ "$(g --git-dir="${a%/gitdir}" symbolic-ref -q HEAD 2>/dev/null)" = "refs/heads/$1" ] || continue
+        at=$(cat "$a" && printf x) && at=${at%x} && at=${at%"$newline"}
+        holder_git=${a%/gitdir}
+        holder=$(cd -P -- "$holder_git" && cd -P -- "${at%/.git}" 2>/dev/null && pwd -P && printf x) &&
+            holder=${holder%"${newline}x"} || refuse dirty "$1 is checked out at $at, which is not there"
+    done
+}
+h() { (asked_to_end : && cd -P -- "$holder" && g --git-dir="$holder_git" --work-tree="$holder" "$@"); }
+same_index() { h diff-index --cached --quiet "$1" --; }
+same_files() { h diff-files --quiet --ignore-submodules=none && same_index "$1"; }
+
+# The lock on the index of a checkout that is the user's is taken by us and not by git: a file says whose
+# it is, and one that a killed step left is known and taken away. git works on a copy meanwhile.
+hold_index() {
+    note held "$held"
+    trap drop_index_locks EXIT
+    must 'failed to land' link_lock
+}
+link_lock() {
+    ln "$notes/held" "$holder_git/index.lock" 2>/dev/null && return
+    [ -e "$holder_git/index.lock" ] || ln "$notes/held" "$holder_git/index.lock" || return
+    printf "Unable to create '%s': File exists, which some git has made\n" "$holder_git/index.lock" >&2
+    return 1
+}
+drop_index_locks() {
+    for l in "$common"/index.lock "$common"/worktrees/*/index.lock; do
+        if [ "$(cat "$l" 2>/dev/null)" = "$held" ]; then rm -f "$l"; fi
+    done
+    rm -f "$notes/held"
+}
+
+# move_files FROM TO: files and index of the checkout, whose index is held; the index last.
+move_files() {
+    own=$notes/index
+    rm -f "$own" "$own.lock"
+    if [ -f "$holder_git/index" ]; then
+        err=$(cp -p "$holder_git/index" "$own" 2>&1) || return
+    fi
+    change 'failed to land' in_own h read-tree -m -u "$1" "$2" || return
+    err=$(mv -f "$own" "$holder_git/index" 2>&1)
+}
+
+# recover_landing BASE: a landing was killed, or had no room. What it had begun is undone; what is taken
+# away for that is, byte by byte, the beginning of what the story has there, so that nothing is lost.
+recover_landing() {
+    held="kennel: landing of story $story"
+    if has held; then drop_index_locks; fi
+    has landing || return 0
+    read -r was to <"$notes/landing"
+    find_holder "$1"
+    if [ -n "$holder" ] && [ "$base_id" != "$to" ] && [ "$(operation_in "$holder_git")" = none ]; then
+        h update-index -q --refresh >/dev/null 2>&1
+        if same_files "$to"; then
+            hold_index
+            move_files "$to" "$was" || fail 'failed to undo a landing' "$err"
+            drop_index_locks
+        # Any other index is the user's, who has been there since.
+        elif same_index "$was"; then
+            undo_files
+        fi
+    fi
+    forget landing
+}
+half_landed() {
+    refuse half_landed "$holder was being moved from $was to $to when that was cut off, and $1: look \
+with git status, then git reset --hard to one of the two"
+}
+undo_files() {
+    err=$( { h diff-tree -r -z --no-renames --name-status "$was" "$to" | lines >"$notes/list"; } 2>&1) &&
+        err=$( { : >"$notes/ours" && : >"$notes/missing"; } 2>&1) || fail 'failed to undo a landing' "$err"
+    while IFS= read -r how && IFS= read -r name; do
+        n=$(printf %s "$name" | LC_ALL=C tr '\001' '\n' && printf x) && n=${n%x}
+        at=$holder/$n
+        if [ -e "$at" ] || [ -L "$at" ]; then
+            # A directory in its place, or a link on the way there, is seen below.
+            if [ -d "$at" ] && ! [ -L "$at" ] || link_above "$holder" "$n"; then continue; fi
+            if [ "$how" != A ] && h --literal-pathspecs diff-files --quiet -- "$n"; then continue; fi
+            is_beginning || half_landed "$n is neither as it was nor as it will be"
+            printf '%s\n' "$name" >>"$notes/ours" || fail 'failed to undo a landing' 'No space left on device'
+        fi
+        [ "$how" = A ] || printf '%s\n' "$name" >>"$notes/missing" ||
+            fail 'failed to undo a landing' 'No space left on device'
+    done <"$notes/list"
+    while IFS= read -r name; do
+        n=$(printf %s "$name" | LC_ALL=C tr '\001' '\n' && printf x) && n=${n%x}
+        rm -f -- "$holder/$n"
+        # Directories that came with it go with it, if nothing else is in them.
+        while case $n in */*) ;; *) false ;; esac && n=${n%/*} && rmdir -- "$holder/$n" 2>/dev/null; do :; done
+    done <"$notes/ours"
+    err=$(unlines <"$notes/missing" | h checkout-index -q -z --stdin 2>&1)
+    h update-index -q --refresh >/dev/null 2>&1
+    rm -f "$notes/list" "$notes/ours" "$notes/missing"
+    if same_files "$was"; then return; fi
+    if is_full "$holder"; then refuse disk_full "failed to undo a landing in $holder: there is no room left"; fi
+    half_landed "it cannot be undone${err:+: $err}"
+}
+# link_above DIRECTORY NAME: true if a part of the way from one to the other is a link.
+link_above() {
+    up=$1/$2 up=${up%/*}
+    while [ "$up" != "$1" ]; do
+        if [ -L "$up" ]; then return; fi
+        up=${up%/*}
+    done
+    return 1
+}
+# True if the file $at holds nothing but the beginning of what $to has as $n.
+is_beginning() {
+    g cat-file -e "$to:$n" 2>/dev/null || return
+    if [ -L "$at" ]; then
+        [ "$(readlink "$at" && printf x)" = "$(g cat-file blob "$to:$n" && printf '\nx')" ]
+        return
+    fi
+    [ -f "$at" ] && [ -z "$(h cat-file --filters "$to:$n" | cmp - "$at" 2>/dev/null)" ] &&
+        [ "$(wc -c <"$at")" -le "$(h cat-file --filters "$to:$n" | wc -c)" ]
+}
 
 # run_commands OUTCOME COMMAND...: a user's commands in the worktree, in the user's own language.
 run_commands() {

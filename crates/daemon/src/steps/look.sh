@@ -6,6 +6,9 @@ find_base "$base"
 find_worktree "$5"
 
 hash() { g hash-object --stdin; }
+# Before all else: whoever undoes a landing takes its note away last.
+landing=false
+for l in "$common"/kennel/*/landing; do if [ -f "$l" ]; then landing=true; fi; done
 
 worktree=null
 if [ -n "$admin" ] && [ -d "$path" ]; then
@@ -54,4 +57,4 @@ else
     c=$( { g diff-files -p --binary --no-ext-diff --no-textconv && contents; } | hash)
     files="$files,\"status\":\"$s\",\"contents\":\"$c\""
 fi
-answer 0 looked "\"base\":\"$base_id\",\"worktree\":$worktree,\"main\":{$main,$files}"
+answer 0 looked "\"landing\":$landing,\"base\":\"$base_id\",\"worktree\":$worktree,\"main\":{$main,$files}"

@@ -5,6 +5,7 @@ lock_reason="kennel: story $story"
 open_repository "$1" "$2"
 find_base "$base"
 make_directory "$notes"
+recover_landing "$base"
 find_worktree "$5"
 if [ -z "$admin" ] || [ ! -d "$path" ]; then refuse worktree_gone "there is no worktree at $path"; fi
 refuse_others_lock

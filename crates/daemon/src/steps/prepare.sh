@@ -140,14 +140,10 @@ copy_file() {
     case $1 in */) return 0 ;; esac
     to=$path/$1
     if [ -e "$to" ] || [ -L "$to" ]; then return 0; fi
-    up=${to%/*}
-    while [ "$up" != "$path" ]; do
-        if [ -L "$up" ]; then
-            printf 'not copied, for %s is a link: %s\n' "$up" "$1" >&2
-            return 0
-        fi
-        up=${up%/*}
-    done
+    if link_above "$path" "$1"; then
+        printf 'not copied, for %s is a link: %s\n' "$up" "$1" >&2
+        return 0
+    fi
     err=$( {
         mkdir -p "${to%/*}" && cp -pP "$repo/$1" "$to.kennel-part" && mv -f "$to.kennel-part" "$to"
     } 2>&1) || fail "failed to copy $1" "$err"

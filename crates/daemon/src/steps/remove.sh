@@ -6,6 +6,7 @@ lock_reason="kennel: story $story"
 open_repository "$1" "$2"
 find_base "$base"
 make_directory "$notes"
+recover_landing "$base"
 find_worktree "$5"
 shift 6
 

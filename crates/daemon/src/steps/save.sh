@@ -10,6 +10,8 @@ ref=refs/kennel/saved/$story/$6
 GIT_AUTHOR_DATE="@$7 +0000" GIT_COMMITTER_DATE="@$7 +0000"
 export GIT_AUTHOR_DATE GIT_COMMITTER_DATE
 if [ -z "$admin" ] || [ ! -d "$path" ]; then refuse worktree_gone "there is no worktree at $path"; fi
+# What a killed removal took away is nobody's deletion.
+if has removing; then restore_missing; fi
 
 ask w rev-parse HEAD
 head=$out

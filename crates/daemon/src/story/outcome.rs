@@ -18,6 +18,10 @@ use crate::store::{StoreError, format};
 /// Landings that are remembered, of all projects together: more than happen while one run works.
 const LANDINGS: usize = 200;
 
+/// Removals in a row that may be cut off before the story is blocked: each is safe to do again, but
+/// whoever kills five of them means it, or will kill the sixth.
+const REMOVALS_CUT_OFF: u32 = 5;
+
 /// What is told of a step that is over.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
@@ -172,9 +176,32 @@ impl Hands {
             }
             StepOutcome::Broken { why, .. } => {
                 self.app.troubles.note(&step.story, why);
+                // Others are tried again as it is. Of a removal that fails somebody has to see why,
+                // but one that was killed has no reason of its own.
+                if *work == Work::Remove && self.was_cut_off_by_chance(step, run).await? {
+                    return Ok(Outcome::Interrupted);
+                }
                 failed(run, false)
             }
         })
+    }
+
+    /// True if this removal did not come to its end, and not all of those before it did neither.
+    async fn was_cut_off_by_chance(&self, step: &StepId, run: &KeptRun) -> Result<bool, GiveUp> {
+        if !is_cut_off(run) {
+            return Ok(false);
+        }
+        for back in 1..REMOVALS_CUT_OFF {
+            let Some(number) = step.number.checked_sub(back) else { return Ok(true) };
+            let before = StepId { story: step.story.clone(), number };
+            let found = self.find(before.run().as_str()).await?;
+            let is_removal =
+                |run: &KeptRun| Step::name_in(&run.request.command) == Some(Step::REMOVE_NAME);
+            if !found.is_some_and(|run| is_removal(&run) && is_cut_off(&run)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Remembers where landings of earlier daemons have put the base, or were about to.
@@ -371,6 +398,11 @@ fn how(run: &KeptRun) -> How {
         }
         (Cause::Exit | Cause::Lost, status) => How::Exit(status),
     }
+}
+
+/// True if a run was killed before it came to its end, by nobody who said so.
+fn is_cut_off(run: &KeptRun) -> bool {
+    matches!(how(run), How::Exit(ExitStatus::Signaled(_) | ExitStatus::Unknown(_)))
 }
 
 /// True if nobody can say any more whether anything of a run is left.
