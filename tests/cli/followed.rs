@@ -14,33 +14,33 @@ use super::meter::{home, over, responses, transcript};
 
 /// What one response of the scripted client costs, in millionths of a dollar, and what of it is
 /// known while only its beginning is.
-const WHOLE: u64 = 3000;
+pub(super) const WHOLE: u64 = 3000;
 const BEGUN: u64 = 2010;
 
 /// The session of every run here.
-const SESSION: &str = "11111111-2222-4333-8444-555555555555";
+pub(super) const SESSION: &str = "11111111-2222-4333-8444-555555555555";
 
 /// The most memory a keeper ever has, in kilobytes, whatever it is told: a line of 8 MiB and as
 /// much to make room for it, what is read at once, and the program itself, unoptimised.
 const MOST_KILOBYTES: u64 = 48 << 10;
 
 /// Opens one gate of a script after the other.
-struct Gates<'h>(&'h Home);
+pub(super) struct Gates<'h>(pub(super) &'h Home);
 
 impl Gates<'_> {
     /// A step of a script: wait until this gate is open.
-    fn wait(&self, n: u32) -> String {
+    pub(super) fn wait(&self, n: u32) -> String {
         let gate = self.0.path().join(format!("gate{n}"));
         format!("until [ -e {} ]; do sleep 0.02; done", gate.display())
     }
 
-    fn open(&self, n: u32) {
+    pub(super) fn open(&self, n: u32) {
         fs::write(self.0.path().join(format!("gate{n}")), "").expect("it can be written");
     }
 }
 
 /// Starts the scripted client in the session, under these flags.
-fn start(home: &Home, ours: &[&str], script: &str) -> String {
+pub(super) fn start(home: &Home, ours: &[&str], script: &str) -> String {
     let mut args = ours.to_vec();
     args.extend(["--", "claude", "--session-id", SESSION, "-p", script]);
     home.start(&args)
@@ -48,7 +48,7 @@ fn start(home: &Home, ours: &[&str], script: &str) -> String {
 
 /// Waits until its money, in millionths, and the state of its file are these.
 #[track_caller]
-fn stands(home: &Home, run: &str, millionths: u64, state: &str) -> Value {
+pub(super) fn stands(home: &Home, run: &str, millionths: u64, state: &str) -> Value {
     let mut last = Value::Null;
     let found = until_or(|| {
         last = home.show(run);
@@ -73,7 +73,7 @@ fn until_or<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 /// How often somebody was warned, by kind.
-fn warned(home: &Home, kind: &str) -> usize {
+pub(super) fn warned(home: &Home, kind: &str) -> usize {
     let (_, page) = home.ask("GET", "/v1/events", "");
     let events = page["events"].as_array().expect("a list");
     let is_it = |event: &&Value| event["kind"] == "warned" && event["limit"]["kind"] == kind;

@@ -238,7 +238,7 @@ echo left
     }
 
     /// Starts the agent, detached, under these flags of ours.
-    fn start(&self, ours: &[&str], more: &[&str], script: &str) -> String {
+    pub(crate) fn start(&self, ours: &[&str], more: &[&str], script: &str) -> String {
         let command = self.command(more, script);
         let mut args: Vec<&str> = ours.to_vec();
         args.push("--");
@@ -318,7 +318,7 @@ fn escape() -> Vec<Step> {
 
 /// The counts of so many answers with a tool each, and what they cost.
 #[track_caller]
-fn check_counts(run: &Value, answers: u64, tool_turns: u64, usd: f64) {
+pub(crate) fn check_counts(run: &Value, answers: u64, tool_turns: u64, usd: f64) {
     let usage = &run["usage"];
     assert_eq!(usage["turns"], answers, "{run}");
     assert_eq!(usage["tool_turns"], tool_turns, "{run}");

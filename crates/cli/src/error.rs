@@ -61,6 +61,7 @@ impl Failure {
             | "limit_not_enforceable"
             | "limit_above_cap"
             | "agent_busy"
+            | "session_in_use"
             | "config_untrusted"
             | "config_invalid"
             | "dependency_not_found"

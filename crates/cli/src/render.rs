@@ -151,9 +151,13 @@ fn notice_words(notice: &wire::Notice) -> String {
         Some(limit) => format!("{} ({} of {})", limit.kind, limit.used, limit.max),
         None => "?".to_owned(),
     };
+    let trouble = notice.limit.as_ref().and_then(wire::Limit::trouble);
     match notice.kind {
         wire::NoticeKind::Started => "started".to_owned(),
-        wire::NoticeKind::LimitWarning => format!("comes near its limit {}", limit()),
+        wire::NoticeKind::LimitWarning => match trouble {
+            Some(trouble) => trouble.to_owned(),
+            None => format!("comes near its limit {}", limit()),
+        },
         wire::NoticeKind::LimitReached => format!("was ended by its limit {}", limit()),
         wire::NoticeKind::Stuck => {
             let why = notice.stuck_because.as_deref().unwrap_or("?");

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::home::Home;
 use crate::live::Live;
 use crate::meter::{Account, AccountTokens};
+use crate::session::Shares;
 use crate::store::{Page, Store, StoreError};
 
 /// Sums told at once: a keeper that stands still keeps one of these waiting.
@@ -93,6 +94,17 @@ impl Charge {
     }
 }
 
+/// What a keeper is told of its run that it cannot know itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ChargeTold {
+    /// What the run's descendants used.
+    #[serde(flatten)]
+    pub(crate) below: Charge,
+    /// The live run that works in the same session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared_with: Option<String>,
+}
+
 /// The sums of all runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charges(Arc<Shared>);
@@ -116,6 +128,7 @@ struct Books {
     telling: HashSet<Arc<str>>,
     /// Runs whose keepers take none.
     deaf: HashSet<Arc<str>>,
+    shares: Shares,
 }
 
 impl Charges {
@@ -143,6 +156,24 @@ impl Charges {
         books.due.extend(above);
         drop(books);
         self.0.changed.notify_one();
+    }
+
+    /// By which files a live run is counted: who shares one with another is told so.
+    pub(crate) fn note_files(&self, run: &str, account: &str) {
+        let mut books = self.books();
+        let told = books.shares.note(run, account);
+        if told.is_empty() {
+            return;
+        }
+        tracing::warn!(%run, "it works in the session of another live run");
+        books.due.extend(told);
+        drop(books);
+        self.0.changed.notify_one();
+    }
+
+    /// Nobody attends to a run any more.
+    pub(crate) fn forget_files(&self, run: &str) {
+        self.books().shares.forget(run);
     }
 
     /// What the descendants of a run used.
@@ -208,7 +239,7 @@ impl Charges {
             if live.get(run).is_none_or(|known| known.ended.is_some()) {
                 return;
             }
-            let Ok(sum) = serde_json::to_string(&self.below(run)) else { return };
+            let Ok(sum) = serde_json::to_string(&self.told_of(run)) else { return };
             let dir = home.run_dir(run);
             let told = tokio::task::spawn_blocking(move || {
                 Connection::open(&dir).and_then(|mut keeper| keeper.charge(&sum))
@@ -225,6 +256,12 @@ impl Charges {
                 Err(_) => return,
             }
         }
+    }
+
+    fn told_of(&self, run: &str) -> ChargeTold {
+        let books = self.books();
+        let shared_with = books.shares.with(run).map(|other| other.to_string());
+        ChargeTold { below: books.below(run), shared_with }
     }
 
     fn take_due(&self) -> Vec<Arc<str>> {

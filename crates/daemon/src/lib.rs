@@ -32,6 +32,7 @@ mod random;
 mod redact;
 mod retain;
 mod serve;
+mod session;
 pub mod steps;
 mod store;
 mod story;

@@ -27,10 +27,10 @@ use kennel_transcript::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::charge::Charge;
+use crate::charge::{Charge, ChargeTold};
 pub(crate) use account::{Account, AccountTokens, doing};
 pub(crate) use files::FileAccount;
-use files::{Following, Whereabouts};
+use files::{Following, Older, Whereabouts};
 
 /// How often files are looked at that cannot be watched.
 const FILE_LOOK: Duration = Duration::from_millis(500);
@@ -103,7 +103,17 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
     let cwd = spec.cwd.as_ref().and_then(|cwd| fs::canonicalize(cwd).ok()).unwrap_or_default();
     let argv = std::iter::once(&spec.program).chain(&spec.args);
     let argv: Vec<String> = argv.map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let history = if orders.resumed { History::Resumed } else { History::Fresh };
+    let place = Whereabouts { format, cwd, argv: argv.clone(), env: spec.env.set.clone() };
+    // What is there before the start is not this run's doing.
+    let older = match (orders.session.as_deref(), format) {
+        (Some(session), _) => Older::Session(session),
+        (None, _) if orders.resumed => Older::Any,
+        // It has no sessions, and adds to the same file for ever.
+        (None, Format::Aider) => Older::Session(""),
+        (None, _) => Older::Nothing,
+    };
+    let files = Following::new(place, older, orders.resumed);
+    let history = if files.is_older() { History::Resumed } else { History::Fresh };
     let mut tally = Tally::new(prices(orders.prices.as_ref()), history);
     if let Some(model) = chosen_model(format, &argv) {
         tally.assume_model(model);
@@ -113,12 +123,9 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
         // What a terminal shows is for people: only the files tell.
         Streams::Terminal { .. } => None,
     };
-    let place = Whereabouts { format, cwd, argv, env: spec.env.set.clone() };
-    // What is there before the start is not this run's doing.
-    let before = orders.session.as_deref().filter(|_| orders.resumed);
     Some(Box::new(Count {
         output: Output { stream, offset: 0, reader: Reader::new(format, Source::Stdout), lost: 0 },
-        files: Following::new(place, before),
+        files,
         session: orders.session.clone(),
         tally,
         finishing: None,
@@ -127,6 +134,7 @@ pub fn make_meter(spec: &Spec) -> Option<Box<dyn Meter>> {
         told: None,
         trouble: None,
         charged: Charge::default(),
+        shared_with: None,
         orders,
     }))
 }
@@ -156,6 +164,8 @@ struct Count {
     trouble: Option<String>,
     /// What the run's descendants used.
     charged: Charge,
+    /// Who works in the same session, once somebody does.
+    shared_with: Option<String>,
 }
 
 impl Meter for Count {
@@ -263,8 +273,13 @@ impl Count {
     }
 
     fn heed_charge(&mut self, desk: &Desk) {
-        let told = desk.charged().and_then(|json| serde_json::from_str::<Charge>(&json).ok());
-        self.charged = self.charged.or_more(told.unwrap_or_default());
+        let told = desk.charged().and_then(|json| serde_json::from_str::<ChargeTold>(&json).ok());
+        let told = told.unwrap_or_default();
+        self.charged = self.charged.or_more(told.below);
+        if self.shared_with.is_none() && told.shared_with.is_some() {
+            self.shared_with = told.shared_with;
+            desk.warn(LimitReached { kind: "session".to_owned(), used: 0.0, max: 0.0 });
+        }
     }
 
     /// Holds the run to its limits, with all that its descendants used. Turns come before money:
@@ -332,6 +347,17 @@ impl Count {
         [files, told, finish].into_iter().flatten().min()
     }
 
+    fn all_trouble(&self) -> Option<String> {
+        let shared = self.shared_with.as_ref().map(|run| {
+            format!("run {run} works in the same session: what either of them used counts for both")
+        });
+        match (shared, &self.trouble) {
+            (Some(shared), Some(trouble)) => Some(format!("{shared}; {trouble}")),
+            (Some(trouble), None) => Some(trouble),
+            (None, trouble) => trouble.clone(),
+        }
+    }
+
     /// Gives the account to the keeper, if it is another one than before.
     fn tell(&mut self, desk: &Desk, at_once: bool) {
         let recent = self.told.as_ref().is_some_and(|(_, at, _)| at.elapsed() < TELL_EVERY);
@@ -343,7 +369,8 @@ impl Count {
             return;
         }
         let mut account = Account::of(&self.tally.used());
-        account.trouble = self.trouble.clone();
+        account.trouble = self.all_trouble();
+        account.shared_with = self.shared_with.clone();
         account.files = self.files.word(self.session.is_some()).to_owned();
         account.followed = self.files.accounts();
         account.by_timer = self.files.by_timer().map(str::to_owned);

@@ -331,9 +331,15 @@ struct Attending<'a> {
     owed: VecDeque<(Event, Detail)>,
     /// Who looks out for something in its output.
     lookout: Option<Lookout>,
-    /// What the agent was last said to be doing. Not known after a restart: what was told of it
-    /// before, the mind knows.
-    doing: Option<Doing>,
+    /// What the agent was last said to be doing, and how often it had waited. Not known after a
+    /// restart: what was told of it before, the mind knows.
+    doing: Option<(Doing, u64)>,
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.observer.charges.forget_files(self.run.as_str());
+    }
 }
 
 impl<'a> Attending<'a> {
@@ -493,11 +499,20 @@ impl<'a> Attending<'a> {
     async fn tell_usage(&mut self, account: &str) -> Result<(), Leaving> {
         self.observer.live.used(self.run.as_str(), account);
         self.charge(Some(account));
-        let doing = meter::doing(account);
-        if self.doing == Some(doing) {
-            return Ok(());
+        self.observer.charges.note_files(self.run.as_str(), account);
+        let (doing, waits) = meter::doing(account);
+        match self.doing.replace((doing, waits)) {
+            // It waits for something else: between two accounts it was answered, and worked.
+            Some((Doing::Waits, before)) if doing == Doing::Waits && before < waits => {
+                self.tell_doing(Doing::Works).await?;
+            }
+            Some((before, _)) if before == doing => return Ok(()),
+            Some(_) | None => {}
         }
-        self.doing = Some(doing);
+        self.tell_doing(doing).await
+    }
+
+    async fn tell_doing(&mut self, doing: Doing) -> Result<(), Leaving> {
         let event = Event::Noted { run: self.run.clone(), note: Note::Doing(doing) };
         self.tell(event, Detail::Nothing).await
     }

@@ -109,8 +109,7 @@ pub fn files(
             Files::At(vec![Place::below(root, 2, "session-", ".jsonl").needing_proof()])
         }
         Format::Copilot => {
-            let root = dir_in(lookup, "COPILOT_HOME").unwrap_or_else(|| home.join(".copilot"));
-            let dir = root.join("session-state").join(session);
+            let dir = copilot_root(lookup, &home).join("session-state").join(session);
             Files::At(vec![Place::exact(dir, 0, "events.jsonl")])
         }
         Format::Aider => aider(cwd, argv),
@@ -142,11 +141,61 @@ pub fn subagent_files(format: Format, lookup: Lookup<'_>, cwd: &Path, child: &st
     }
 }
 
-fn claude(lookup: Lookup<'_>, home: &Path, cwd: &Path, session: &str) -> Vec<Place> {
-    let roots = match dir_in(lookup, "CLAUDE_CONFIG_DIR") {
+/// Where the files of all sessions are that this command line could go on with: to know, before it
+/// is told which that is, what was there before it.
+pub fn older_files(format: Format, lookup: Lookup<'_>, cwd: &Path, argv: &[String]) -> Files {
+    let home = lookup("HOME").map(PathBuf::from).unwrap_or_default();
+    match format {
+        Format::Claude => {
+            let projects =
+                claude_roots(lookup, &home).into_iter().map(|root| root.join("projects"));
+            let project = claude_project(cwd);
+            let all = projects.flat_map(|projects| {
+                let (dir, more) = match project.len() > MAX_PROJECT_BYTES {
+                    true => (projects, 1),
+                    false => (projects.join(&project), 0),
+                };
+                // Those of sub-agents are in `SESSION/subagents`.
+                let children = Place::below(dir.clone(), more + 2, "agent-", ".jsonl");
+                [Place::below(dir, more, "", ".jsonl"), children.of_subagents()]
+            });
+            Files::At(all.collect())
+        }
+        Format::Codex => match files(format, lookup, cwd, "", argv) {
+            Files::At(places) => {
+                let any = Name::Between("rollout-".to_owned(), ".jsonl".to_owned());
+                let all = places.into_iter().map(|place| Place { name: any.clone(), ..place });
+                Files::At(all.collect())
+            }
+            Files::None(why) => Files::None(why),
+        },
+        Format::Copilot => {
+            let all = copilot_root(lookup, &home).join("session-state");
+            Files::At(vec![Place::exact(all, 1, "events.jsonl")])
+        }
+        Format::Gemini
+        | Format::Aider
+        | Format::Opencode
+        | Format::Goose
+        | Format::Qwen
+        | Format::Amp
+        | Format::Cursor => files(format, lookup, cwd, "", argv),
+    }
+}
+
+fn copilot_root(lookup: Lookup<'_>, home: &Path) -> PathBuf {
+    dir_in(lookup, "COPILOT_HOME").unwrap_or_else(|| home.join(".copilot"))
+}
+
+fn claude_roots(lookup: Lookup<'_>, home: &Path) -> Vec<PathBuf> {
+    match dir_in(lookup, "CLAUDE_CONFIG_DIR") {
         Some(root) => vec![root],
         None => vec![home.join(".claude"), home.join(".config/claude")],
-    };
+    }
+}
+
+fn claude(lookup: Lookup<'_>, home: &Path, cwd: &Path, session: &str) -> Vec<Place> {
+    let roots = claude_roots(lookup, home);
     let project = claude_project(cwd);
     let name = format!("{session}.jsonl");
     let mut places = Vec::new();
@@ -211,14 +260,25 @@ pub enum Chosen {
     Already(String),
     /// An older session goes on. Its id, if the command line has it; else the stream will tell.
     Resumed(Option<String>),
+    /// A copy of an older session goes on, under an id of its own.
+    Forked {
+        /// The older one's id, if the command line has it.
+        from: Option<String>,
+        /// The copy's, if the user has chosen it; else the stream will tell.
+        id: Option<String>,
+    },
     /// The client chooses it, and tells it in its stream, or not at all.
     Client(&'static str),
 }
 
 /// How the session of this command line comes by its id.
 pub fn chosen_session(format: Format, argv: &[String]) -> Chosen {
-    if let Some(session) = resumed(format, argv) {
-        return Chosen::Resumed(session);
+    if let Some(from) = resumed(format, argv) {
+        if !forks(format, argv) {
+            return Chosen::Resumed(from);
+        }
+        let id = value_of(argv, &["--session-id"]).map(str::to_owned);
+        return Chosen::Forked { from, id };
     }
     let flag = match format {
         Format::Claude | Format::Gemini | Format::Qwen | Format::Copilot => "--session-id",
@@ -260,11 +320,28 @@ fn resumed(format: Format, argv: &[String]) -> Option<Option<String>> {
     flags.clone().any(|flag| words.contains(flag)).then_some(None)
 }
 
+/// Whether what goes on is a copy.
+fn forks(format: Format, argv: &[String]) -> bool {
+    match format {
+        Format::Claude | Format::Qwen => has_flag(argv, "--fork-session"),
+        Format::Opencode => has_flag(argv, "--fork"),
+        Format::Codex => codex_verb(argv).is_some_and(|at| argv[at] == "fork"),
+        Format::Gemini
+        | Format::Copilot
+        | Format::Goose
+        | Format::Aider
+        | Format::Amp
+        | Format::Cursor => false,
+    }
+}
+
 fn codex_resumed(argv: &[String]) -> Option<Option<String>> {
-    let verbs = ["resume", "fork"];
-    let at = argv.iter().position(|word| verbs.contains(&word.as_str()))?;
-    let id = argv[at + 1..].iter().find(|word| !word.starts_with('-'));
+    let id = argv[codex_verb(argv)? + 1..].iter().find(|word| !word.starts_with('-'));
     Some(id.filter(|id| is_uuid(id)).cloned())
+}
+
+fn codex_verb(argv: &[String]) -> Option<usize> {
+    argv.iter().position(|word| word == "resume" || word == "fork")
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -365,6 +442,10 @@ fn value_of<'a>(argv: &'a [String], flags: &[&str]) -> Option<&'a str> {
     })
 }
 
+fn has_flag(argv: &[String], flag: &str) -> bool {
+    argv.iter().take_while(|word| *word != "--").any(|word| word == flag)
+}
+
 fn has_word(argv: &[String], word: &str) -> bool {
     argv.iter().any(|other| other == word)
 }
@@ -461,6 +542,71 @@ mod tests {
         assert_eq!(chosen(Format::Claude, "claude -c -p x"), Chosen::Resumed(None));
         assert_eq!(chosen(Format::Claude, "claude -p -- --resume"), insert(1));
         assert!(matches!(chosen(Format::Codex, "codex exec x"), Chosen::Client(_)));
+    }
+
+    #[test]
+    fn a_fork_has_an_id_of_its_own() {
+        let (old, new) = ("01a1e0b7-6787-7451-8b85-6b0e2fff5ae1", "U");
+        let forked = |from: Option<&str>, id: Option<&str>| Chosen::Forked {
+            from: from.map(str::to_owned),
+            id: id.map(str::to_owned),
+        };
+        for (format, line, expected) in [
+            (Format::Claude, "claude --resume OLD --fork-session -p x", forked(Some(old), None)),
+            (Format::Claude, "claude -c --fork-session -p x", forked(None, None)),
+            (
+                Format::Claude,
+                "claude --fork-session --session-id U -r OLD -p x",
+                forked(Some(old), Some(new)),
+            ),
+            (Format::Qwen, "qwen --resume OLD --fork-session x", forked(Some(old), None)),
+            (Format::Opencode, "opencode run -c --fork x", forked(None, None)),
+            (Format::Codex, "codex exec fork OLD --json x", forked(Some(old), None)),
+            // Not a flag, and not a copy of anything.
+            (Format::Claude, "claude -r OLD -- --fork-session", Chosen::Resumed(Some(old.into()))),
+            (
+                Format::Claude,
+                "claude --fork-session -p x",
+                Chosen::Insert { at: 1, flag: "--session-id" },
+            ),
+        ] {
+            let line = argv(&line.replace("OLD", old));
+            assert_eq!(chosen_session(format, &line), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_a_session_is_among_those_of_all_sessions() {
+        let session = "01a1e0b7-6787-7451-8b85-6b0e2fff5ae1";
+        let lookup = |name: &str| (name == "HOME").then(|| OsString::from("/h"));
+        let long = format!("/{}", "x".repeat(MAX_PROJECT_BYTES));
+        for (format, cwd) in [
+            (Format::Claude, "/srv/a"),
+            (Format::Claude, &long),
+            (Format::Codex, "/srv/a"),
+            (Format::Gemini, "/srv/a"),
+            (Format::Copilot, "/srv/a"),
+        ] {
+            let at = |files| match files {
+                Files::At(places) => places,
+                Files::None(why) => panic!("{why}"),
+            };
+            let cwd = Path::new(cwd);
+            let own: Vec<Place> = at(files(format, &lookup, cwd, session, &[]));
+            let all: Vec<Place> = at(older_files(format, &lookup, cwd, &[]));
+            for place in own {
+                let file = match &place.name {
+                    Name::Exact(name) => name.clone(),
+                    Name::Between(front, back) => format!("{front}a{back}"),
+                };
+                let reaches = |wide: &&Place| {
+                    let below = place.dir.strip_prefix(&wide.dir);
+                    let depth = below.map(|path| path.components().count() + place.depth);
+                    depth.is_ok_and(|depth| depth <= wide.depth) && wide.matches(&file)
+                };
+                assert!(all.iter().any(|wide| reaches(&wide)), "{format}: {place:?} {all:?}");
+            }
+        }
     }
 
     #[test]

@@ -73,6 +73,7 @@ pub struct Tally {
     /// Standard output is in a form that can be read.
     has_stdout: bool,
     standing: Standing,
+    waits: u64,
     ending: Option<Ending>,
     rate_limited_until: Option<u64>,
     /// The service refused, and has answered nothing since.
@@ -115,6 +116,8 @@ pub struct Used {
     pub model: Option<String>,
     /// What the agent is doing.
     pub standing: Standing,
+    /// How often it has begun to wait for a person.
+    pub waits: u64,
     /// The last final answer. An agent may work on after one.
     pub ending: Option<Ending>,
     /// Until when the service refuses, in seconds since 1970, if it said so at any time.
@@ -310,6 +313,7 @@ impl Tally {
             model: None,
             has_stdout: false,
             standing: Standing::Working,
+            waits: 0,
             ending: None,
             rate_limited_until: None,
             refused: false,
@@ -381,6 +385,7 @@ impl Tally {
             session: self.session.clone(),
             model: self.model.clone().or_else(|| self.assumed_model.clone()),
             standing: self.standing,
+            waits: self.waits,
             ending: self.ending.clone(),
             rate_limited_until: self.rate_limited_until,
             rate_limited: self.refused,
@@ -512,7 +517,10 @@ impl Tally {
     fn waits(&mut self, what: Waiting) {
         match (what, self.standing) {
             (Waiting::Input, Standing::Finishing) => {}
-            (Waiting::Input | Waiting::Approval, _) => self.standing = Standing::Waiting(what),
+            (Waiting::Input | Waiting::Approval, before) => {
+                self.waits += u64::from(!matches!(before, Standing::Waiting(_)));
+                self.standing = Standing::Waiting(what);
+            }
         }
     }
 

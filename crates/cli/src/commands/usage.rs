@@ -5,7 +5,7 @@ use kennel_daemon::wire;
 
 use crate::client::Client;
 use crate::error::Failure;
-use crate::output::{Out, line};
+use crate::output::{Out, line, say};
 
 /// Show what runs used: turns, tokens, cost. Runs that nobody could count are counted as such.
 #[derive(Debug, Args)]
@@ -48,11 +48,19 @@ pub(crate) fn usage(args: &UsageArgs, client: &Client, out: &Out) -> Result<u8, 
     for used in report.lines.iter().chain([&report.total]) {
         line(&words(used, width))?;
     }
+    if report.total.shared > 0 {
+        say(&format!(
+            "kennel: {} of the runs worked in a session of another at the same time: what either \
+             used counts for both",
+            report.total.shared
+        ));
+    }
     Ok(0)
 }
 
 fn words(used: &wire::UsageLine, width: usize) -> String {
-    let wire::UsageLine { key, runs, uncounted, turns, tool_turns, tokens, cost_usd } = used;
+    let wire::UsageLine { key, runs, uncounted, shared: _, turns, tool_turns, tokens, cost_usd } =
+        used;
     let read = tokens.input + tokens.cache_read + tokens.cache_write;
     let cost = format!("${cost_usd:.4}");
     format!(

@@ -17,8 +17,10 @@ use super::error::ApiError;
 use super::{App, wire};
 use crate::charge::Charge;
 use crate::home::Home;
+use crate::live::Live;
 use crate::meter::{Account, FileAccount, Orders, own_prices};
 use crate::random::uuid;
+use crate::session;
 use crate::store::format::{Ended, Request};
 use crate::store::kept::KeptRun;
 
@@ -126,11 +128,46 @@ pub(super) fn uncountable(
         Err(why) => return Some(why.to_owned()),
     };
     let from_files = basis.from == Sources::Files || request.pty;
-    let unknown = chosen_session(format, &argv(request)) == Chosen::Resumed(None);
+    let unknown = match chosen_session(format, &argv(request)) {
+        Chosen::Resumed(None) => true,
+        // What a terminal shows does not tell the id of a copy.
+        Chosen::Forked { id: None, .. } => request.pty,
+        Chosen::Resumed(Some(_))
+        | Chosen::Forked { id: Some(_), .. }
+        | Chosen::Insert { .. }
+        | Chosen::Already(_)
+        | Chosen::Client(_) => false,
+    };
     (from_files && unknown).then(|| {
         "what an older session used before cannot be told apart: name the session to resume"
             .to_owned()
     })
+}
+
+/// The session that a client is told to work in.
+pub(super) struct NamedSession {
+    format: Format,
+    id: String,
+}
+
+impl NamedSession {
+    /// Of a request that does not take counting lightly.
+    pub(super) fn of(request: &wire::RunRequest, format: Option<Format>) -> Option<Self> {
+        let format = format.filter(|_| !request.unenforced_ok)?;
+        let id = session::named(chosen_session(format, &argv(request)))?;
+        Some(Self { format, id })
+    }
+
+    /// Refuses it if a live run works in it: both would be charged for what either uses.
+    pub(super) fn check(&self, live: &Live) -> Result<(), ApiError> {
+        let Self { format, id } = self;
+        let Some(holder) = session::holder(live, *format, id) else { return Ok(()) };
+        let message =
+            format!("run {holder} works in session {id}: what either uses would count twice");
+        let hint = "wait for its end, stop it, or fork the session; --unenforced-ok starts it \
+                    all the same";
+        Err(ApiError::new(StatusCode::CONFLICT, "session_in_use", message).hint(hint))
+    }
 }
 
 /// Limits without those in an agent's words that are not wanted.
@@ -187,7 +224,7 @@ pub(super) fn count(
         }
         Chosen::Insert { .. } | Chosen::Client(_) => (None, false),
         Chosen::Already(id) => (Some(id), false),
-        Chosen::Resumed(id) => (id, true),
+        Chosen::Resumed(id) | Chosen::Forked { from: _, id } => (id, true),
     };
     let (at, belt) = belt(format, &words(spec), &looser(request));
     insert(spec, at, belt);

@@ -91,7 +91,8 @@ pub(crate) struct App {
     pub(crate) projects: Projects,
     pub(crate) troubles: Troubles,
     pub(crate) landed: Landed,
-    /// Held by the start of an agent until it is admitted or refused.
+    /// Held by the start of an agent, or in a session that is named, until it is admitted or
+    /// refused.
     pub(crate) agent_starts: Arc<Mutex<()>>,
     /// Held from looking what is kept of a story until that is changed: of two who ask at once, the
     /// second finds what the first did.

@@ -22,6 +22,7 @@ use kennel_supervisor::{Claim, Event, Refusal};
 use tokio::sync::OwnedMutexGuard;
 
 use super::error::ApiError;
+use super::limits::NamedSession;
 use super::plan::{Planned, digest, plan_with};
 use super::view::view;
 use super::{App, limits, parse, wire};
@@ -108,7 +109,9 @@ pub(crate) async fn begin_inside(
     if let (Some(step), Some(left)) = (&step, &left) {
         planned.hold_to(&limits::left_of_story(&step.story, left))?;
     }
-    let turn = app.agent_turn(&planned).await;
+    let format = limits::format_of(&planned.request)?;
+    let session = NamedSession::of(&planned.request, format);
+    let turn = app.turn(&planned, session.is_some()).await;
     // Whoever had the turn before may have asked for the same.
     if let Some(known) = app.asked_by_agent(&id, asked).await? {
         drop(turn);
@@ -117,7 +120,6 @@ pub(crate) async fn begin_inside(
     planned.find_room(&app.live)?;
     let (mut claim, worktree) = claim(&id, &planned.request)?;
     claim.parent = parent.as_deref().map(Into::into);
-    let format = limits::format_of(&planned.request)?;
     let unenforceable = limits::unenforceable(&planned.request, format);
     let mut kept = kept(&id, &planned, worktree.as_ref(), &app.boot);
     kept.parent = parent.as_deref().map(str::to_owned);
@@ -132,6 +134,9 @@ pub(crate) async fn begin_inside(
     limits::count(&mut spec, &kept, format, &app.home)?;
     if again && let Some(known) = app.asked_before(&id, &kept, &claim).await? {
         return app.started(&known.id).await;
+    }
+    if let Some(session) = session {
+        session.check(&app.live)?;
     }
     make_dir(app, &id).await?;
     let event =
@@ -200,11 +205,12 @@ impl App {
         planned.hold_to(&left)
     }
 
-    /// Agents are admitted one after the other: how many of one there are is counted before.
-    async fn agent_turn(&self, planned: &Planned) -> Option<OwnedMutexGuard<()>> {
-        match planned.agent {
-            Some(_) => Some(self.agent_starts.clone().lock_owned().await),
-            None => None,
+    /// Agents, and whoever goes on in a session, are admitted one after the other: how many of one
+    /// there are, and whether somebody has the session, is looked up before.
+    async fn turn(&self, planned: &Planned, session: bool) -> Option<OwnedMutexGuard<()>> {
+        match planned.agent.is_some() || session {
+            true => Some(self.agent_starts.clone().lock_owned().await),
+            false => None,
         }
     }
 

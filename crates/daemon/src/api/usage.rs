@@ -99,6 +99,7 @@ fn add(line: &mut wire::UsageLine, account: Option<&Account>) {
         line.uncounted += 1;
         return;
     };
+    line.shared += u64::from(account.shared_with.is_some());
     line.turns += account.turns;
     line.tool_turns += account.tool_turns;
     line.cost_usd += account.cost_usd.unwrap_or(0.0);
@@ -122,6 +123,7 @@ fn by_model(lines: &mut BTreeMap<String, wire::UsageLine>, account: &Account) {
     for model in &account.models {
         let line = line(lines, if model.model.is_empty() { "unknown" } else { &model.model });
         line.runs += 1;
+        line.shared += u64::from(account.shared_with.is_some());
         line.cost_usd += model.cost_usd;
         add_tokens(&mut line.tokens, &model.tokens);
     }

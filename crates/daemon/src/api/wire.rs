@@ -386,6 +386,9 @@ pub struct UsageLine {
     pub runs: u64,
     /// How many of them nobody could count.
     pub uncounted: u64,
+    /// How many of them worked in a session of another live run, and were charged for both.
+    #[serde(default)]
+    pub shared: u64,
     /// Completed responses of the model.
     pub turns: u64,
     /// Those that asked for a tool.
@@ -521,6 +524,22 @@ pub struct Limit {
     pub used: f64,
     /// What was allowed.
     pub max: f64,
+}
+
+impl Limit {
+    /// What a warning says that is about the counting and about no limit: it has no numbers.
+    pub fn trouble(&self) -> Option<&'static str> {
+        match self.kind.as_str() {
+            "meter" => Some("is not counted any more: what it spends is not seen"),
+            "transcript" => {
+                Some("has a transcript that does not read: what it spends may not be seen")
+            }
+            "session" => {
+                Some("shares its session with another run: what either uses counts for both")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// How it is known that nothing of a run is left.
@@ -672,7 +691,9 @@ pub struct Notice {
     /// With `started`: the leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<Process>,
-    /// With `limit_warning` and `limit_reached`: the limit. `meter` says that counting has failed.
+    /// With `limit_warning` and `limit_reached`: the limit. `meter` says that counting has failed,
+    /// `transcript` that a file of the client's does not read, `session` that another live run is
+    /// charged for the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
     /// With `stuck`: why.

@@ -89,9 +89,13 @@ pub(super) fn line(notice: &wire::Notice) -> String {
         Some(_) | None => run.clone(),
     };
     let limit = || notice.limit.as_ref().map_or("?", |limit| &limit.kind).to_owned();
+    let trouble = notice.limit.as_ref().and_then(wire::Limit::trouble);
     match notice.kind {
         NoticeKind::Started => format!("{who} started"),
-        NoticeKind::LimitWarning => format!("{who} comes near its limit {}", limit()),
+        NoticeKind::LimitWarning => match trouble {
+            Some(trouble) => format!("{who} {trouble}"),
+            None => format!("{who} comes near its limit {}", limit()),
+        },
         NoticeKind::LimitReached => format!("{who} was ended by its limit {}", limit()),
         NoticeKind::Stuck => {
             let why = notice.stuck_because.as_deref().unwrap_or("?");
@@ -211,6 +215,20 @@ mod tests {
             let notice = of(word(kind));
             assert_eq!(kind_of(notice.kind), Some(kind));
             assert_eq!(kind_word(notice.kind), word(kind));
+        }
+    }
+
+    #[test]
+    fn a_warning_about_the_counting_is_told_as_what_it_is() {
+        for (kind, said) in [
+            ("wall", "x comes near its limit wall"),
+            ("meter", "x is not counted any more: what it spends is not seen"),
+            ("transcript", "x has a transcript that does not read: what it spends may not be seen"),
+            ("session", "x shares its session with another run: what either uses counts for both"),
+        ] {
+            let limit = Some(wire::Limit { kind: kind.to_owned(), used: 0.0, max: 0.0 });
+            let (run, slot) = ("x".to_owned(), None);
+            assert_eq!(line(&wire::Notice { limit, run, slot, ..of("limit_warning") }), said);
         }
     }
 

@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kennel_process::{Started, recorded_start};
-use kennel_transcript::Format;
-use kennel_transcript::files::{Chosen, chosen_session};
 
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::listen::Asker;
-use crate::meter::Account;
+use crate::session::{resumed_session, session_of};
 use crate::store::Page;
 use crate::store::kept::KeptRun;
 
@@ -196,33 +194,4 @@ pub(super) fn own_of(selves: &[Arc<str>], runs: Vec<KeptRun>) -> Vec<KeptRun> {
     }
     let shown = |run: &KeptRun| seen.contains(&run.id) && !selves.contains(&run.id);
     runs.into_iter().filter(shown).collect()
-}
-
-/// The session of an agent, by what it said, else by its command line.
-fn session_of(run: &KeptRun) -> Option<String> {
-    let account = run.usage_now().and_then(|json| serde_json::from_str::<Account>(&json).ok());
-    let said = account.and_then(|account| account.session);
-    said.or_else(|| match chosen(run)? {
-        Chosen::Already(id) | Chosen::Resumed(Some(id)) => Some(id),
-        Chosen::Resumed(None) | Chosen::Insert { .. } | Chosen::Client(_) => None,
-    })
-}
-
-/// The session an agent was told to go on with.
-fn resumed_session(run: &KeptRun) -> Option<String> {
-    match chosen(run)? {
-        Chosen::Resumed(id) => id,
-        Chosen::Already(_) | Chosen::Insert { .. } | Chosen::Client(_) => None,
-    }
-}
-
-fn chosen(run: &KeptRun) -> Option<Chosen> {
-    let words = run.request.command.iter().map(|word| word.0.to_string_lossy().into_owned());
-    let words: Vec<String> = words.collect();
-    let name = std::path::Path::new(words.first()?).file_name()?.to_str()?;
-    let format = match run.request.format.as_deref() {
-        Some(said) => said.parse().ok()?,
-        None => Format::guess(name)?,
-    };
-    Some(chosen_session(format, &words))
 }

@@ -108,7 +108,12 @@ pub(super) fn notice(notice: &wire::Notice) -> String {
     };
     let mut text = match notice.kind {
         wire::NoticeKind::Started => format!("{head} runs."),
-        wire::NoticeKind::LimitWarning => format!("{head} comes near {}.", limit(&notice.limit)),
+        wire::NoticeKind::LimitWarning => {
+            match notice.limit.as_ref().and_then(wire::Limit::trouble) {
+                Some(trouble) => format!("{head} {trouble}."),
+                None => format!("{head} comes near {}.", limit(&notice.limit)),
+            }
+        }
         wire::NoticeKind::LimitReached => format!("{head} reached {}.", limit(&notice.limit)),
         wire::NoticeKind::Stuck => {
             let why = notice.stuck_because.as_deref().unwrap_or("nobody knows why");

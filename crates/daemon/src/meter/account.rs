@@ -28,6 +28,9 @@ pub(crate) struct Account {
     pub(crate) session: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) standing: String,
+    /// How often it has begun to wait for a person.
+    #[serde(default)]
+    pub(crate) waits: u64,
     pub(crate) rate_limited_until: Option<u64>,
     /// The service refused, and has answered nothing since. Its client may have given up by then.
     #[serde(default)]
@@ -51,6 +54,9 @@ pub(crate) struct Account {
     /// What its descendants used, which is in no other field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) children: Option<Charge>,
+    /// A run that worked in the same session at the same time: what either used counts for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared_with: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,17 +74,19 @@ pub(crate) struct AccountTokens {
     pub(crate) cache_write: u64,
 }
 
-/// What the agent does, by an account of its meter. One that does not read says nothing of it.
-pub(crate) fn doing(account: &str) -> Doing {
-    let Ok(account) = serde_json::from_str::<Account>(account) else { return Doing::Works };
-    match account.standing.as_str() {
+/// What the agent does, by an account of its meter, and how often it has begun to wait. One that
+/// does not read says nothing of it.
+pub(crate) fn doing(account: &str) -> (Doing, u64) {
+    let Ok(account) = serde_json::from_str::<Account>(account) else { return (Doing::Works, 0) };
+    let doing = match account.standing.as_str() {
         "waiting" => Doing::Waits,
         "rate_limited" => {
             let until_ms = account.rate_limited_until.map(|seconds| seconds.saturating_mul(1000));
             Doing::RateLimited { until_ms }
         }
         _ => Doing::Works,
-    }
+    };
+    (doing, account.waits)
 }
 
 impl Account {
@@ -110,6 +118,7 @@ impl Account {
             session: used.session.clone(),
             model: used.model.clone(),
             standing: standing.to_owned(),
+            waits: used.waits,
             rate_limited_until: used.rate_limited_until,
             rate_limited: used.rate_limited,
             files: String::new(),
@@ -120,6 +129,7 @@ impl Account {
             by_timer: None,
             models: used.models.iter().take(MAX_MODELS).map(ModelAccount::of).collect(),
             children: None,
+            shared_with: None,
         }
     }
 

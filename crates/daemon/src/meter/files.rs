@@ -63,6 +63,32 @@ impl Whereabouts {
         })
         .collect()
     }
+
+    /// Where the files are of what may be older than the run.
+    fn older_places(&self, older: Older<'_>) -> Vec<Place> {
+        match older {
+            Older::Nothing => Vec::new(),
+            Older::Session(session) => self.places(session, &[]),
+            Older::Any => {
+                let lookup = |name: &str| self.variable(name);
+                match files::older_files(self.format, &lookup, &self.cwd, &self.argv) {
+                    Files::At(places) => places,
+                    Files::None(_) => Vec::new(),
+                }
+            }
+        }
+    }
+}
+
+/// What may have been there before the run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Older<'s> {
+    /// Nothing: its client makes a new session, under an id nobody had.
+    Nothing,
+    /// Files of this session, if it was used before.
+    Session(&'s str),
+    /// Files of every session: which of them goes on is told later.
+    Any,
 }
 
 /// What is told of a file.
@@ -74,15 +100,26 @@ pub(crate) struct FileAccount {
     pub(crate) subagent: bool,
 }
 
+/// The state of a file that is not there yet.
+const LATE: &str = "late";
+
+impl FileAccount {
+    /// Whether there is such a file, and not only a place where it is expected.
+    pub(crate) fn is_there(&self) -> bool {
+        self.state != LATE
+    }
+}
+
 /// The files of one run.
 pub(super) struct Following {
     place: Whereabouts,
     files: Vec<Followed>,
     /// Files that were there before the start, and how long they were.
     before: Vec<(PathBuf, u64)>,
-    /// When the run began: what a file of a resumed session says of earlier times is not its own.
+    /// When the run began: what a file of an older session says of earlier times is not its own.
     began_ms: u64,
-    resumed: bool,
+    /// Whether the session may be older than the run.
+    is_older: bool,
     subagents: Vec<String>,
     /// Where its own file is expected, while there is none.
     late: Option<PathBuf>,
@@ -133,15 +170,15 @@ enum Whose {
 }
 
 impl Following {
-    /// Nothing yet. A session that goes on is given: what its files hold now is not this run's.
-    pub(super) fn new(place: Whereabouts, resumed: Option<&str>) -> Self {
+    /// Nothing yet. What files hold now is not this run's.
+    pub(super) fn new(place: Whereabouts, older: Older<'_>, resumed: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut following = Self {
             place,
             files: Vec::new(),
             before: Vec::new(),
             began_ms: now.as_millis() as u64,
-            resumed: resumed.is_some(),
+            is_older: resumed,
             subagents: Vec::new(),
             late: None,
             search_due: false,
@@ -151,15 +188,24 @@ impl Following {
             alarmed: false,
             piece: Vec::new(),
         };
-        for place in resumed.map(|id| following.place.places(id, &[])).unwrap_or_default() {
+        for place in following.place.older_places(older) {
             let found = found_in(&place, &mut Search::default());
             let sizes = found.into_iter().filter_map(|path| {
                 let length = fs::metadata(&path).ok()?.len();
                 Some((path, length))
             });
+            let known = following.before.len();
             following.before.extend(sizes);
+            // Also one whose id was given as a new one's: some clients go on with it then.
+            let is_own = matches!(older, Older::Session(_)) && !place.confirm;
+            following.is_older |= is_own && following.before.len() > known;
         }
         following
+    }
+
+    /// Whether the session is older than the run, or may be.
+    pub(super) fn is_older(&self) -> bool {
+        self.is_older
     }
 
     /// What to wait for, if anything can be watched.
@@ -205,7 +251,7 @@ impl Following {
     pub(super) fn accounts(&self) -> Vec<FileAccount> {
         let late = self.late.iter().map(|path| FileAccount {
             path: end_of(path),
-            state: "late".to_owned(),
+            state: LATE.to_owned(),
             subagent: false,
         });
         let ours = self.files.iter().filter(|followed| followed.whose == Whose::Ours);
@@ -281,6 +327,11 @@ impl Following {
         let before = known.map_or(0, |(_, length)| *length);
         let source = Source::File { subagent: place.subagents };
         let reader = Reader::new(self.place.format, source);
+        // A file that was not there before may begin with a copy of one that was.
+        let reader = match self.is_older && known.is_none() {
+            true => reader.since(self.began_ms),
+            false => reader,
+        };
         let whose = if place.confirm { Whose::NotKnown } else { Whose::Ours };
         search.watch_file(&path);
         let (state, open) = (FileState::Following, None);
@@ -297,7 +348,7 @@ impl Following {
         let mut grown = false;
         // Only while it is needed: most of the time nothing is read.
         self.piece.resize(PIECE_BYTES, 0);
-        let since = self.resumed.then_some(self.began_ms);
+        let since = self.is_older.then_some(self.began_ms);
         for followed in self.files.iter_mut().filter(|file| file.whose != Whose::Another) {
             let before = (followed.state.clone(), followed.id());
             let mut told = Vec::new();
@@ -616,7 +667,7 @@ mod tests {
         fn following(&self, format: Format) -> Following {
             let env = vec![("HOME".into(), self.0.clone().into_os_string())];
             let (cwd, argv) = (self.0.clone(), Vec::new());
-            Following::new(Whereabouts { format, cwd, argv, env }, None)
+            Following::new(Whereabouts { format, cwd, argv, env }, Older::Nothing, false)
         }
 
         fn write(&self, path: &str, text: &str) {

@@ -494,7 +494,7 @@ fn in_worktree(mut asked: Asked, place: &Place) -> Result<Asked, NotAsked> {
 pub(super) fn refused(error: ApiError) -> NotAsked {
     let wire::Error { code, message, .. } = error.into_wire();
     let why = match code.as_str() {
-        "slot_taken" | "stuck_survivors" | "agent_busy" => TurnedAway::SlotTaken,
+        "slot_taken" | "stuck_survivors" | "agent_busy" | "session_in_use" => TurnedAway::SlotTaken,
         "worktree_in_use" => TurnedAway::WorktreeInUse,
         "host_full" => TurnedAway::HostFull,
         "shutting_down" => TurnedAway::ShuttingDown,
