@@ -610,7 +610,7 @@ impl Tally {
         self.since_total = Sum::default();
         let tokens = total.tokens;
         let seen = SeenTotal { tokens, pico, tokens_before, pico_before, is_ours };
-        // In a session that was resumed, how much of a total is ours is taken from what was counted.
+        // In a resumed session, how much of a total is ours is taken from what was counted.
         let is_all_ours = total.since == Span::Run || self.history == History::Fresh;
         if is_all_ours && seen.has(&counted) {
             self.unconfirmed = 0;
