@@ -55,6 +55,24 @@ fn limits_bind_while_the_daemon_is_dead_and_are_told_when_it_is_back() {
     home.check();
 }
 
+#[test]
+fn who_computes_behind_a_leader_that_only_waits_is_not_idle() {
+    let home = Home::new();
+    let busy = path("busy");
+    for (script, ends) in [(format!("{busy} & wait"), "wall"), ("sleep 1000 & wait".into(), "idle")]
+    {
+        let args =
+            ["--idle", "500ms", "--wall", "3s", "--grace", "50ms", "--", "sh", "-c", &script];
+        let run = home.start(&args);
+        let shown = until("it is ended", || {
+            let shown = home.show(&run);
+            (shown["state"] == "dead").then_some(shown)
+        });
+        assert_eq!(shown["end"]["limit"]["kind"], ends, "{script}: {shown}");
+    }
+    home.check();
+}
+
 /// Either grade: the keeper ends the run a moment late, or the kernel refuses the processes. That
 /// of the kernel is tested where it can be had for sure, in `vm`.
 #[test]

@@ -103,6 +103,8 @@ const SCENARIOS: &[Scenario] = &[
     ("a plain kill stays what it is", plain_kill),
     ("what the machine itself lacks is told without a limit", machine_out_of_memory),
     ("a storm stays below its bound and is told of once", storm),
+    ("a bound of the kernel's that its agent raises is kept all the same", raised),
+    ("time asleep counts for the wall clock and not as idleness", asleep),
     ("a stop ends in a proof", stop),
     ("nothing is left of any of them", Home::check),
     ("a run whose keeper is gone is still told to be out of memory", over_memory_alone),
@@ -224,6 +226,63 @@ fn storm(home: &Home) {
     let run = shown(home, &run);
     assert_eq!(run["end"]["cause"], "killed", "{run}");
     assert!(run["proof"]["processes"].as_u64() <= Some(30), "{run}");
+}
+
+/// An agent of the same user may write to its own cgroup.
+fn raised(home: &Home) {
+    let eats = format!("exec {} 100", path("eats"));
+    let storm = format!("exec {} 300", path("storm"));
+    for (flag, bound, file, then) in
+        [("--memory", "16M", "memory.max", eats), ("--pids", "30", "pids.max", storm)]
+    {
+        let script = format!(
+            "leaf={CGROUPS}$(sed s/^0::// /proc/self/cgroup); echo max >$leaf/{file}; \
+             cat $leaf/{file}; {then}"
+        );
+        let run = home.start(&[flag, bound, "--grace", "1s", "--", "sh", "-c", &script]);
+        let kind = flag.trim_start_matches('-');
+        assert_eq!(limit(home, &run, kind)["binds"], "hard");
+        let shown = ended(home, &run);
+        assert_eq!(home.ok(&["logs", &run]), "max", "it was raised: {shown}");
+        assert_eq!(shown["end"]["cause"], "limit", "{shown}");
+        let reached = &shown["end"]["limit"];
+        assert_eq!(reached["kind"], kind, "{shown}");
+        assert!(reached["used"].as_f64() > reached["max"].as_f64(), "{shown}");
+        assert!(shown["proof"].is_object(), "{shown}");
+    }
+}
+
+/// How long a run may take and may be idle here, and how long the machine sleeps: longer.
+const AWAKE: f64 = 16.0;
+const ASLEEP: u32 = 20;
+
+/// The machine sleeps for real, until the alarm of its clock.
+fn asleep(home: &Home) {
+    let wall = home.start(&["--wall", "16s", "--", "sleep", "1000"]);
+    let idle = home.start(&["--idle", "16s", "--", "sleep", "1000"]);
+    let alarm = Path::new("/sys/class/rtc/rtc0/wakealarm");
+    fs::write(alarm, format!("+{ASLEEP}")).expect("it has a clock");
+    let before = (Instant::now(), uptime());
+    fs::write("/sys/power/state", "mem").expect("it goes to sleep");
+    // The first of these clocks stands still while the machine sleeps.
+    let (awake, all) = (before.0.elapsed().as_secs_f64(), uptime() - before.1);
+    assert!(all > AWAKE && all - awake > AWAKE - 4.0, "it slept: {all} s, {awake} s of it awake");
+    let shown = ended(home, &wall);
+    assert_eq!(shown["end"]["limit"]["kind"], "wall", "{shown}");
+    // Who counts only the time awake ends it after that much more.
+    let used = shown["end"]["limit"]["used"].as_f64().expect("a number");
+    assert!(used < all + AWAKE / 2.0, "{all} s: {shown}");
+    let shown = self::shown(home, &idle);
+    assert_eq!(shown["state"], "running", "it was not idle, it slept: {shown}");
+    let shown = ended(home, &idle);
+    assert_eq!(shown["end"]["limit"]["kind"], "idle", "{shown}");
+    assert!(shown["end"]["limit"]["used"].as_f64() < Some(all + AWAKE), "{shown}");
+}
+
+/// Seconds since the machine was started, asleep or not.
+fn uptime() -> f64 {
+    let text = fs::read_to_string("/proc/uptime").expect("it is there");
+    text.split(' ').next().and_then(|seconds| seconds.parse().ok()).expect("a number")
 }
 
 fn over_memory_alone(_: &Home) {

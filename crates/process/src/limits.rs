@@ -201,14 +201,14 @@ impl Judge {
 
     /// Whoever used more than next to nothing since the last look was busy.
     fn see_cpu(&mut self, now: Duration, sample: Sample) {
-        if let Some((at, before)) = self.last {
-            let used = sample.cpu.saturating_sub(before.cpu);
-            let gap = now.saturating_sub(at);
-            // Nobody looked when it was time to: the machine slept, and the agent with it.
-            let slept = self.limits.idle.is_some_and(|idle| gap > 2 * idle_look(idle) + SLACK);
-            if used * IDLE_CPU_PART > gap || slept {
-                self.busy_at = now;
-            }
+        // The first look is compared with the start: the machine may have slept before it.
+        let (at, before) = self.last.unwrap_or((self.started_at, Sample::default()));
+        let used = sample.cpu.saturating_sub(before.cpu);
+        let gap = now.saturating_sub(at);
+        // Nobody looked when it was time to: the machine slept, and the agent with it.
+        let slept = self.limits.idle.is_some_and(|idle| gap > 2 * idle_look(idle) + SLACK);
+        if used * IDLE_CPU_PART > gap || slept {
+            self.busy_at = now;
         }
         self.last = Some((now, sample));
     }
@@ -336,6 +336,11 @@ mod tests {
         assert_eq!(at(&mut judge, 3600, 2, 0, false), none, "the machine slept");
         assert_eq!(at(&mut judge, 3602, 2, 0, false), none, "it has just woken up");
         assert_eq!(at(&mut judge, 3604, 2, 0, false), ["stop idle"], "and does nothing");
+
+        let mut judge = Judge::new(limits.clone(), Bindings::default(), Duration::ZERO);
+        assert_eq!(at(&mut judge, 3600, 0, 0, false), none, "it slept before it was ever seen");
+        assert_eq!(at(&mut judge, 3602, 0, 0, false), none, "it has just woken up");
+        assert_eq!(at(&mut judge, 3604, 0, 0, false), ["stop idle"], "and does nothing");
 
         let judge = Judge::new(limits, Bindings::default(), Duration::ZERO);
         let doings = Doings::default();

@@ -53,6 +53,8 @@ const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(10);
 const MAX_LIMIT_KIND_BYTES: usize = 64;
 /// How long the meter may take to read the last of a run that is over.
 const METER_BOUND: Duration = Duration::from_secs(2);
+/// What comes sooner than this is waited for without the timer: to come so late is no harm.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 /// The most lines about its own trouble that one keeper writes.
 const MAX_COMPLAINTS: u32 = 100;
 
@@ -110,6 +112,8 @@ struct Keeper {
     judge: Judge,
     warned: Vec<LimitReached>,
     meter_trouble: Option<String>,
+    /// What wakes it in time when the machine has slept. Without one it comes late then.
+    timer: Option<sys::Timer>,
 }
 
 /// How far the end has come.
@@ -140,6 +144,7 @@ struct Phases {
 
 #[derive(Clone, Copy)]
 enum Token {
+    Timer,
     Signals,
     Leader,
     Cgroup,
@@ -169,6 +174,7 @@ impl Keeper {
             accept_after: None,
             warned: Vec::new(),
             meter_trouble: None,
+            timer: sys::Timer::new().ok(),
         }
     }
 
@@ -580,12 +586,16 @@ impl Keeper {
         }
         let until = [until, self.kept.streams.idle_at(), self.accept_after];
         let until = until.into_iter().flatten().min();
-        let timeout = until.map(|until| {
-            let left = until.saturating_sub(sys::boottime());
-            rustix::time::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            }
+        let left = until.map(|until| until.saturating_sub(sys::boottime()));
+        let far = until.filter(|_| left >= Some(SHORT_WAIT));
+        if let (Some(timer), Some(at)) = (&self.timer, far)
+            && timer.set(at).is_ok()
+        {
+            add(Token::Timer, timer.as_fd(), PollFlags::IN);
+        }
+        let timeout = left.map(|left| rustix::time::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -605,8 +615,8 @@ impl Keeper {
     fn handle(&mut self, token: Token, flags: PollFlags) {
         match token {
             Token::Signals => self.signals(),
-            // The next look at the cohort finds out what these mean.
-            Token::Leader | Token::Cgroup => {}
+            // The next look at the cohort, or at the clock, finds out what these mean.
+            Token::Timer | Token::Leader | Token::Cgroup => {}
             Token::Meter => self.heed_meter(),
             Token::Listener => match self.kept.listener.accept() {
                 Ok(Some(stream)) => clients::admit(&mut self.clients, stream),

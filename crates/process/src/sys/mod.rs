@@ -19,9 +19,12 @@ pub(crate) mod watch;
 pub(crate) use pidfd::{Pid, Pidfd};
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 /// Turns the `-1` of a C call into the error it stands for.
 fn check(ret: libc::c_long) -> io::Result<libc::c_long> {
@@ -32,6 +35,35 @@ fn check(ret: libc::c_long) -> io::Result<libc::c_long> {
 pub(crate) fn boottime() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// A timer on the clock of every deadline. The time-out of a poll does not run while the machine
+/// sleeps: who waits by that alone comes late by as long as it slept.
+#[derive(Debug)]
+pub(crate) struct Timer(OwnedFd);
+
+impl Timer {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?))
+    }
+
+    /// Readable from then on, until it is set to something else.
+    pub(crate) fn set(&self, at: Duration) -> io::Result<()> {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // All zeros would switch it off.
+        let nanos = at.subsec_nanos().max(1);
+        let at = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: nanos.into() };
+        let time = Itimerspec { it_interval: none, it_value: at };
+        rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &time)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// Makes this process the parent of every orphan among its descendants.
