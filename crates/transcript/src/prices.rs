@@ -68,8 +68,6 @@ pub struct Prices {
     /// Of one search, in dollars.
     web_search: f64,
     models: BTreeMap<String, Price>,
-    /// The largest of each kind, for models that are not in the table.
-    dearest: Price,
 }
 
 /// A price that was put on something.
@@ -97,13 +95,11 @@ impl Prices {
     #[expect(clippy::missing_panics_doc, reason = "the table is part of the program, and tested")]
     pub fn shipped() -> Self {
         let table: Table = serde_json::from_str(SHIPPED).expect("the shipped table is well-formed");
-        let dearest = dearest(table.models.values());
         Self {
             date: table.date,
             source: table.source,
             web_search: table.web_search,
             models: table.models,
-            dearest,
         }
     }
 
@@ -111,7 +107,6 @@ impl Prices {
     #[must_use]
     pub fn with(mut self, overrides: impl IntoIterator<Item = (String, Price)>) -> Self {
         self.models.extend(overrides);
-        self.dearest = dearest(self.models.values());
         self
     }
 
@@ -146,9 +141,13 @@ impl Prices {
     /// The same in picodollars.
     pub(crate) fn pico(&self, model: &str, tokens: &Tokens) -> (u64, bool) {
         let found = self.find(model);
-        let price = found.unwrap_or(&self.dearest);
+        let pico = match found {
+            Some(price) => price.pico(tokens),
+            // Which of them that is depends on what was used.
+            None => self.models.values().map(|price| price.pico(tokens)).max().unwrap_or(0),
+        };
         let searches = times(tokens.web_searches, self.web_search * PICO_PER_USD);
-        (price.pico(tokens).saturating_add(searches), found.is_some())
+        (pico.saturating_add(searches), found.is_some())
     }
 }
 
@@ -195,43 +194,6 @@ impl Price {
 fn times(count: u64, pico: f64) -> u64 {
     let each = if pico.is_finite() && pico > 0.0 { pico.round() as u64 } else { 0 };
     count.saturating_mul(each)
-}
-
-/// The largest of each kind.
-fn dearest<'a>(all: impl Iterator<Item = &'a Price>) -> Price {
-    let none = Price {
-        input: 0.0,
-        output: 0.0,
-        cache_read: None,
-        cache_write_5m: None,
-        cache_write_1h: None,
-        above: None,
-    };
-    all.fold(none, |most, price| Price {
-        input: most.input.max(price.input),
-        output: most.output.max(price.output),
-        cache_read: larger(most.cache_read, price.cache_read),
-        cache_write_5m: larger(most.cache_write_5m, price.cache_write_5m),
-        cache_write_1h: larger(most.cache_write_1h, price.cache_write_1h),
-        above: dearer(most.above, price.above),
-    })
-}
-
-fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.max(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-fn dearer(one: Option<LongContext>, other: Option<LongContext>) -> Option<LongContext> {
-    let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
-    Some(LongContext {
-        tokens: a.tokens.min(b.tokens),
-        input: a.input.max(b.input),
-        output: a.output.max(b.output),
-        cache_read: larger(a.cache_read, b.cache_read),
-    })
 }
 
 /// A name without what providers put around it: `anthropic/` and `us.anthropic.` in front,
@@ -360,6 +322,47 @@ mod tests {
         for model in prices.models.keys() {
             assert!(prices.price(model, &tokens).usd <= priced.usd, "{model}");
         }
+        is_dearest(&prices);
+        // Also beside a model of the user's own, with whatever prices it has.
+        let price = |json: &str| serde_json::from_str::<Price>(json).unwrap();
+        for mine in [
+            r#"{"in": 100, "out": 1}"#,
+            r#"{"in":1,"out":1, "cache_write_5m":80,"above": {"tokens": 5, "in": 9, "out": 1}}"#,
+            r#"{"in": 0, "out": 200, "above": {"tokens": 300000, "in": 30, "out": 300}}"#,
+        ] {
+            is_dearest(&Prices::shipped().with([("mine".to_owned(), price(mine))]));
+        }
+    }
+
+    /// Of every kind of token, and whatever the length of the prompt.
+    #[track_caller]
+    fn is_dearest(prices: &Prices) {
+        for count in [1, 6, 100_000, 200_001, 272_001, 1_000_000] {
+            let kinds: [fn(u64) -> Tokens; 5] = [
+                |input| Tokens { input, ..Tokens::default() },
+                |output| Tokens { input: output, output, ..Tokens::default() },
+                |cache_read| Tokens { cache_read, ..Tokens::default() },
+                |cache_write_5m| Tokens { cache_write_5m, ..Tokens::default() },
+                |cache_write_1h| Tokens { cache_write_1h, ..Tokens::default() },
+            ];
+            for tokens in kinds.map(|kind| kind(count)) {
+                let most = prices.price("nobody-knows", &tokens).usd;
+                for model in prices.models.keys() {
+                    let usd = prices.price(model, &tokens).usd;
+                    assert!(usd <= most, "{model}: {usd} of {most} for {tokens:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_long_prompt_writes_to_a_cache_rises_with_the_rest() {
+        // gpt-5.6 is 4 in and 5 for writing, and 8 in above 272000: 272001 * 10 and 1 * 8.
+        let tokens = Tokens { input: 1, cache_write_5m: 272_001, ..Tokens::default() };
+        assert_eq!(usd("gpt-5.6", tokens), 2.720_018);
+        // An hour is twice the input where the table has no price for it: 272001 * 16.
+        let tokens = Tokens { cache_write_1h: 272_001, ..Tokens::default() };
+        assert_eq!(usd("gpt-5.6", tokens), 4.352_016);
     }
 
     #[test]
