@@ -222,10 +222,10 @@ fn most_memory(pid: u64) -> u64 {
 fn a_line_too_long_to_be_held_is_told_counted_past_and_costs_no_memory() {
     let home = home();
     let pours = agent("pours").to_string_lossy().into_owned();
-    // Both in one line: 256 MB that are said, and as much that is a hole in the file.
+    // Each in one line: 256 MB that are said, and a gigabyte that is a hole in the file.
     let said =
         format!("printf '{{\"type\":\"assistant\",\"x\":\"'; {pours} 268435456 letters; echo");
-    let kept = "printf '{' >>$file; truncate -s +256M $file; echo >>$file";
+    let kept = "printf '{' >>$file; truncate -s +1G $file; echo >>$file";
     let script = format!("tool 1; {said}; {kept}; tool 2; sleep 1000");
     let run = start(&home, &["--max-tool-turns", "100"], &script);
     let shown = stands(&home, &run, 2 * WHOLE, "following");

@@ -138,6 +138,26 @@ fn money_is_counted_from_the_transcript_and_binds_while_the_daemon_is_dead() {
 }
 
 #[test]
+fn the_clients_own_limits_are_passed_looser_and_the_users_are_left_alone() {
+    let home = home();
+    let told = |ours: &[&str], theirs: &[&str]| {
+        let script = r"tr '\0' '\n' </proc/$$/cmdline";
+        let args = [&["run"], ours, &["--", "claude"], theirs, &["-p", script]].concat();
+        home.ok(&args)
+    };
+    let ours = ["--max-turns", "10", "--max-budget-usd", "2"];
+    let words = told(&ours, &[]);
+    // Four for each that asks for a tool, and fifty more; half as much money again.
+    assert!(words.contains("--max-turns\n90\n--max-budget-usd\n3\n"), "{words}");
+    assert!(words.contains("--session-id\n"), "{words}");
+    let words = told(&ours, &["--max-turns", "7"]);
+    assert!(words.contains("--max-turns\n7\n") && !words.contains("90"), "{words}");
+    let words = told(&["--wall", "1h"], &[]);
+    assert!(!words.contains("--max-") && !words.contains("--session-id"), "{words}");
+    home.check();
+}
+
+#[test]
 fn prices_of_the_users_own_come_first_and_broken_ones_are_refused() {
     let home = home();
     let file = home.path().join("config/prices.json");
