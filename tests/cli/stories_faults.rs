@@ -200,6 +200,38 @@ fn a_worktree_that_somebody_locked_is_not_removed_until_it_is_free() {
 }
 
 #[test]
+fn of_stories_whose_worktrees_were_deleted_merged_branches_go_and_the_others_are_told() {
+    let home = home();
+    let body = format!("{CODES}\nsay \"up $KENNEL_STORY\"\nwait_for go-$KENNEL_STORY");
+    script(&home, "coder", &body);
+    let repo = Repo::new(&home, "repo", &usual(""));
+    sign(&home, "go-done");
+    repo.add("done", &[]);
+    repo.until_done("done");
+    repo.add("open", &[]);
+    // Not in the midst of its commit.
+    until_told(&home, "up open");
+    repo.story(&["freeze", "open"]);
+    repo.until("open", "has no run", |story| story["step"].is_null());
+    repo.story(&["unblock", "open"]);
+    repo.story(&["move", "open", "backlog"]);
+    let root = repo.worktree("done").expect("it has one");
+    fs::remove_dir_all(root.parent().expect("it is below one")).expect("it can be removed");
+    for (id, notes) in [
+        ("done", json!(null)),
+        ("open", json!(["what its base has not is kept on its branch kennel/open"])),
+    ] {
+        repo.story(&["archive", id]);
+        let gone = repo.until_gone(id);
+        assert_eq!(gone["notes"], notes, "{gone}");
+    }
+    let heads = repo.git(&["for-each-ref", "--format=%(refname:short)", "refs/heads"]);
+    assert_eq!(heads, "kennel/open\nmain");
+    repo.check();
+    home.check();
+}
+
+#[test]
 fn worktrees_may_be_on_another_file_system() {
     let home = home();
     let root = Path::new("/dev/shm").join(home.path().file_name().expect("it has a name"));

@@ -385,6 +385,9 @@ fn a_story_that_goes_while_its_agent_forks_is_gone_after_the_proof_and_its_work_
         let saved = repo.git(&["for-each-ref", "--format=%(refname)", "refs/kennel/saved"]);
         let own =
             saved.lines().find(|name| name.contains(&format!("/{id}/"))).expect("it is saved");
+        let kept =
+            format!("what its base has not is kept on its branch kennel/{id} and under {own}");
+        assert_eq!(gone["notes"], json!([kept]), "it is told where: {gone}");
         assert_eq!(repo.git(&["show", &format!("{own}:dirty.txt")]), "dirty");
         assert_eq!(repo.subjects(own)[1], format!("{id}: work"));
         assert_eq!(repo.worktree(id), None, "its worktree is gone");

@@ -57,10 +57,13 @@ const MAX_STORY_BYTES: usize = 36;
 
 /// What every script begins with.
 const BEGINS: &str = "LOCK_TRIES=";
-/// Where in a command its script is, its name, and the commit that a landing puts the base to.
+/// Where in a command its script is, its name, the commit that a landing puts the base to, and the
+/// branch of a removal and what was saved before it.
 const SCRIPT_AT: usize = 2;
 const NAME_AT: usize = 3;
 const LANDS_AT: usize = 8;
+const BRANCH_AT: usize = 6;
+const SAVED_AT: usize = 9;
 
 /// What the last line of every script begins with.
 const MARK: &str = "kennel-step: ";
@@ -216,6 +219,8 @@ impl Step {
     pub(crate) const LOOK_NAME: &str = "kennel-look";
     /// The name of a merge.
     pub(crate) const MERGE_NAME: &str = "kennel-merge";
+    /// The name of a removal.
+    const REMOVE_NAME: &str = "kennel-remove";
     /// The name of a landing.
     pub(crate) const LAND_NAME: &str = "kennel-land";
     /// The name of a removal.
@@ -304,6 +309,13 @@ impl Step {
         let named = Self::name_in(command) == Some(Self::LAND_NAME);
         let new = command.get(LANDS_AT).filter(|_| named)?.0.to_str()?;
         is_commit(new).then_some(new)
+    }
+
+    /// The branch of a command that is a removal, and the ref under which work was saved before it.
+    pub(crate) fn removes(command: &[Text]) -> Option<(&str, Option<&str>)> {
+        let named = Self::name_in(command) == Some(Self::REMOVE_NAME);
+        let word = |at: usize| command.get(at).filter(|_| named)?.0.to_str();
+        Some((word(BRANCH_AT)?, word(SAVED_AT).filter(|saved| !saved.is_empty())))
     }
 
     /// Leaves the script out of a command that is kept: it is the same for all, and long.

@@ -457,6 +457,12 @@ impl App {
         let lines = self.store.story_lines(project, id, HISTORY).await?;
         shown.history = lines.iter().filter_map(view::line).collect();
         shown.notes = asked.notes();
+        let last = shown.history.iter().rev().find_map(|line| line.run.clone());
+        if let (Some(_), Some(run)) = (self.stories.now().gone(story), last)
+            && let Some((branch, saved)) = self.left_by(&run).await
+        {
+            shown.notes.extend(words::left(branch.as_deref(), saved.as_deref()));
+        }
         Ok(shown)
     }
 

@@ -17,7 +17,7 @@ use super::hands::{GiveUp, Hands};
 use super::project::Known;
 use super::start::{NotAsked, no, refused};
 use crate::api::start::{Inside, begin_inside};
-use crate::api::wire;
+use crate::api::{App, wire};
 use crate::config::project::ProjectNow;
 use crate::steps::{Step, StepOutcome};
 use crate::store::format::{Ended, Part, StepOf};
@@ -238,14 +238,33 @@ impl Hands {
 
     /// What a dead run of a git step said.
     pub(super) async fn read(&self, run: &KeptRun) -> StepOutcome {
+        self.app.read_step(run).await
+    }
+}
+
+impl App {
+    /// What a dead run of a git step said.
+    async fn read_step(&self, run: &KeptRun) -> StepOutcome {
         let status = status_of(run);
-        let dir = self.app.home.run_dir(&run.id);
+        let dir = self.home.run_dir(&run.id);
         let said = tokio::task::spawn_blocking(move || stdout_of(&dir)).await;
         match said {
             Ok(Ok(said)) => StepOutcome::read(status, &said),
             Ok(Err(e)) => broken(status, format!("its output cannot be read: {e}")),
             Err(_) => broken(status, "the daemon is leaving".to_owned()),
         }
+    }
+}
+
+impl App {
+    /// What is left of a story's work that its base has not, as the run of its removal told: its
+    /// branch, and the ref under which the rest was saved. None if that run was no removal, or is
+    /// forgotten.
+    pub(crate) async fn left_by(&self, removal: &str) -> Option<(Option<String>, Option<String>)> {
+        let run = self.known(removal).await.ok()?;
+        let (branch, saved) = Step::removes(&run.request.command)?;
+        let kept = matches!(self.read_step(&run).await, StepOutcome::Removed { branch_kept: true });
+        Some((kept.then(|| branch.to_owned()), saved.map(str::to_owned)))
     }
 }
 

@@ -78,6 +78,17 @@ pub(crate) fn reason(why: &Reason) -> (&'static str, String, Option<u64>) {
     }
 }
 
+/// What is left of the work of a story that is gone.
+pub(crate) fn left(branch: Option<&str>, saved: Option<&str>) -> Option<String> {
+    let what = match (branch, saved) {
+        (None, None) => return None,
+        (Some(branch), None) => format!("on its branch {branch}"),
+        (None, Some(saved)) => format!("under {saved}"),
+        (Some(branch), Some(saved)) => format!("on its branch {branch} and under {saved}"),
+    };
+    Some(format!("what its base has not is kept {what}"))
+}
+
 /// What is done in a step, in a word.
 pub(crate) fn work(of: &Work) -> String {
     match of {

@@ -173,8 +173,8 @@ pub struct Story {
     /// What happened to it, oldest first; of a long story the newest part. Left out of lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StoryLine>,
-    /// What is wrong with the configuration of its repository, if anything. Left out of lists,
-    /// which have it once.
+    /// What is wrong with the configuration of its repository, and where work is kept of a story
+    /// that is gone, if anything. Left out of lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
