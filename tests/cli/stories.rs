@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
-use super::home::make_program;
+use super::home::{Home, make_program};
 use super::storied::{
     CODES, Repo, STAGES, agent, count, home, script, sign, told, until_told, usual,
 };
@@ -122,6 +122,44 @@ fn who_looks_and_says_no_sends_a_story_back_with_its_words() {
     home.check();
 }
 
+/// The usual file, with a coder that speaks like Claude Code.
+fn with_a_client(home: &Home) -> String {
+    // A client is given flags of ours; the prompt is its last word.
+    let client = home.path().join("agents/client");
+    let text = "#!/bin/sh\nfor last; do :; done\nexec sh \"${0%/*}/coder\" \"$last\"\n";
+    fs::write(&client, text).expect("it can be written");
+    make_program(&client, &home.path().join("agents/claude"));
+    let file = usual("").replacen("format = \"none\"", "format = \"claude\"", 1);
+    file.replacen("\"sh\", \"@AGENTS@/coder\"", "\"@AGENTS@/claude\"", 1)
+}
+
+#[test]
+fn who_was_refused_by_its_provider_and_says_nothing_is_wrong_uses_no_retry() {
+    let home = home();
+    let refused = json!({ "type": "rate_limit_event", "session_id": "s",
+        "rate_limit_info": { "status": "rejected" } });
+    fs::write(home.path().join("signs/stream"), refused.to_string()).expect("it can be written");
+    script(
+        &home,
+        "coder",
+        &format!(
+            r#"[ $(tries) = 1 ] && [ $KENNEL_STORY = nothing ] || {CODES}
+[ $(tries) -gt 1 ] || {{ cat "$SIGNS/stream"; echo; }}"#
+        ),
+    );
+    let repo = Repo::new(&home, "repo", &with_a_client(&home));
+    // Whatever it did before: its last question was not answered, so it is not through.
+    for id in ["nothing", "half"] {
+        repo.add(id, &[]);
+        repo.until(id, "waits for its provider", |story| story["waits_code"] == "paused");
+        home.ok(&["story", "unblock", "--provider", "anthropic"]);
+        let done = repo.until_done(id);
+        assert_eq!(done["retries_used"], 0, "{done}");
+    }
+    repo.check();
+    home.check();
+}
+
 #[test]
 fn what_an_agent_said_reaches_the_next_prompt_in_words_and_not_as_a_stream() {
     let home = home();
@@ -144,14 +182,7 @@ if [ $(tries) -gt 1 ]; then {CODES}; exit; fi
 cat "$SIGNS/stream"; echo; echo "and a warning" >&2; exit 1"#
         ),
     );
-    // A client is given flags of ours; the prompt is its last word.
-    let client = home.path().join("agents/client");
-    let text = "#!/bin/sh\nfor last; do :; done\nexec sh \"${0%/*}/coder\" \"$last\"\n";
-    fs::write(&client, text).expect("it can be written");
-    make_program(&client, &home.path().join("agents/claude"));
-    let file = usual("").replacen("format = \"none\"", "format = \"claude\"", 1);
-    let client = "\"@AGENTS@/claude\"";
-    let repo = Repo::new(&home, "repo", &file.replacen("\"sh\", \"@AGENTS@/coder\"", client, 1));
+    let repo = Repo::new(&home, "repo", &with_a_client(&home));
     repo.add("a", &[]);
     let done = repo.until_done("a");
     assert_eq!(done["retries_used"], 1, "{done}");

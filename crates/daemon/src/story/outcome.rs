@@ -100,10 +100,11 @@ impl Hands {
         let said = |why: String| {
             self.app.troubles.note(&step.story, why);
         };
+        // Also of one that leaves with 0: its last question was not answered, so it is not through.
+        if let Some(until_ms) = rate_limited(run) {
+            return Ok(Outcome::RateLimited { until_ms });
+        }
         if status != ExitStatus::Exited(0) {
-            if let Some(until_ms) = rate_limited(run) {
-                return Ok(Outcome::RateLimited { until_ms });
-            }
             said(format!("its agent {}", in_words(status)));
             return Ok(failed(run, ahead));
         }
