@@ -72,6 +72,8 @@ pub struct Tally {
     model: Option<String>,
     /// Standard output is in a form that can be read.
     has_stdout: bool,
+    /// It tells responses, so that a file cannot be late with one that nobody has heard of.
+    says_turns: bool,
     standing: Standing,
     waits: u64,
     ending: Option<Ending>,
@@ -312,6 +314,7 @@ impl Tally {
             session: None,
             model: None,
             has_stdout: false,
+            says_turns: false,
             standing: Standing::Working,
             waits: 0,
             ending: None,
@@ -422,11 +425,16 @@ impl Tally {
     }
 
     fn turn(&mut self, source: Source, turn: &Turn) {
+        self.says_turns |= source == Source::Stdout;
         // What is told a second time, by a file that trails, says nothing about now.
         match &turn.id {
             TurnId::Shared(id) if self.shared_turn(name_of(id), turn) => {
                 self.refused = false;
-                self.standing = Standing::Working;
+                if self.says_turns {
+                    self.standing = Standing::Working;
+                } else {
+                    self.works(source);
+                }
             }
             TurnId::Own(place) if self.own[lane(source)].take(*place, turn) => {
                 self.refused = false;
@@ -436,8 +444,8 @@ impl Tally {
         }
     }
 
-    /// It works. What a file says of it without a name that both sources share may be older than
-    /// the final answer that was said.
+    /// It works. What a file says of it may be older than the final answer that was said, if only
+    /// the file has it or it has no name that both sources share.
     fn works(&mut self, source: Source) {
         let trails = source != Source::Stdout && self.has_stdout;
         if !(trails && self.standing == Standing::Finishing) {

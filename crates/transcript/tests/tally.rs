@@ -395,18 +395,28 @@ fn a_tally_forgets_and_never_counts_less_for_it() {
 
 #[test]
 fn a_file_that_trails_does_not_take_back_the_final_answer() {
-    let mut tally = Tally::new(Prices::shipped(), History::Fresh);
-    let turn = |place| Entry::Turn(Turn { id: TurnId::Own(place), subagent: false, tools: 0 });
-    let ending = Ending { is_error: false, subtype: "success".to_owned() };
-    let file = Source::File { subagent: false };
-    tally.add(Source::Stdout, &turn(1));
-    tally.add(Source::Stdout, &Entry::Result(ending));
-    for late in [turn(1), Entry::Working] {
-        tally.add(file, &late);
-        assert_eq!(tally.used().standing, Standing::Finishing, "{late:?}");
+    let own = |place| Entry::Turn(Turn { id: TurnId::Own(place), subagent: false, tools: 0 });
+    let ending = || Entry::Result(Ending { is_error: false, subtype: "success".to_owned() });
+    let mut both = tally(History::Fresh);
+    both.add(OUT, &own(1));
+    both.add(OUT, &ending());
+    for late in [own(1), Entry::Working] {
+        both.add(FILE, &late);
+        assert_eq!(both.used().standing, Standing::Finishing, "{late:?}");
     }
-    tally.add(Source::Stdout, &turn(2));
-    assert_eq!(tally.used().standing, Standing::Working);
+    both.add(OUT, &own(2));
+    assert_eq!(both.used().standing, Standing::Working);
+
+    // Codex says when a prompt is done, and its responses are in the file alone.
+    let mut file_alone = tally(History::Fresh);
+    file_alone.add(OUT, &Entry::Working);
+    file_alone.add(FILE, &turn("m1", false, 1));
+    file_alone.add(OUT, &ending());
+    file_alone.add(FILE, &turn("m2", false, 0));
+    assert_eq!(file_alone.used().standing, Standing::Finishing);
+    assert_eq!(file_alone.used().turns, 2);
+    file_alone.add(OUT, &Entry::Working);
+    assert_eq!(file_alone.used().standing, Standing::Working);
 }
 
 #[test]
