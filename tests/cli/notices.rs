@@ -158,6 +158,27 @@ fn every_way_to_end_is_told_once_with_cause_status_and_tail() {
 }
 
 #[test]
+fn the_tail_has_what_was_written_after_the_leader_had_left() {
+    let home = Home::new();
+    let gate = home.truth("gate");
+    let late = format!("until [ -e {} ]; do sleep 0.01; done; echo late", gate.display());
+    let script = format!("({late}) & echo early");
+    let run = home.start(&["--on-exit", "wait", "--", "sh", "-c", &script]);
+    // Its exit is told by itself while the rest goes on.
+    until("its leader has left", || {
+        let (_, page) = home.ask("GET", "/v1/events", "");
+        let events = page["events"].as_array().cloned().unwrap_or_default();
+        events.iter().any(|event| event["run"] == run && event["kind"] == "exited").then_some(())
+    });
+    fs::write(&gate, "").expect("it can be made");
+    home.ok(&["wait", &run]);
+    let told = unread(&home, "c");
+    let ended = *of_run(&told, &run).last().expect("it is told");
+    assert_eq!(ended["tail"]["stdout"]["text"], "early\nlate\n", "{ended}");
+    home.check();
+}
+
+#[test]
 fn a_stop_that_races_with_the_exit_a_thousand_times_by_ten_at_once_is_one_notice() {
     let home = Home::new();
     home.ok(&["ps"]);

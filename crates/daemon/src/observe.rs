@@ -20,14 +20,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kennel_process::{
-    Adopted, Cause, Connection, ConnectionError, End, Event as Told, Hurry, LimitReached, Liveness,
-    Orphan, Process, Spec, StartError, StartStage, State as KeeperState, Status, Survivor, Swept,
-    Told as Heard, Verdict, adopt, ended_by_reboot,
+    Adopted, Asked, Cause, Connection, ConnectionError, End, Event as Told, Hurry, LimitReached,
+    Liveness, Orphan, OutputTotals, Process, Spec, StartError, StartStage, State as KeeperState,
+    Status, Survivor, Swept, Told as Heard, Verdict, adopt, ended_by_reboot,
 };
 use kennel_supervisor::{Doing, Ending, Event, Note, RunId, Stop};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::charge::Charges;
 use crate::event_loop::{Inbox, Said, TellError};
@@ -35,6 +36,7 @@ use crate::home::Home;
 use crate::live::Live;
 use crate::meter;
 use crate::metrics::Metrics;
+use crate::redact::Secrets;
 use crate::store::Store;
 use crate::store::format::{Detail, Ended, Stuck};
 use crate::store::kept::Standing;
@@ -131,7 +133,12 @@ impl Observer {
         let started = {
             // Never closed.
             let _turn = self.starts.acquire().await;
-            let start = tokio::task::spawn_blocking(move || kennel_process::start(&spec, &dir));
+            let start = tokio::task::spawn_blocking(move || {
+                let mut run = kennel_process::start(&spec, &dir)?;
+                // At once: a short run is over before its start is durable here.
+                let asked = run.connection.ask_to_watch_and_ack().ok();
+                Ok((run, asked))
+            });
             match start.await {
                 Ok(started) => started,
                 // Whoever panicked has told nobody what became of it.
@@ -141,12 +148,11 @@ impl Observer {
         };
         let mut attending = Attending::new(self, run);
         let next = match started {
-            Ok(started) => {
+            Ok((started, asked)) => {
                 let detail = Detail::Started(Arc::new(started.started));
                 attending.leader = Some(started.leader);
-                // A short run is over before its start is durable here.
                 let told = attending.tell_started(detail);
-                let (told, watched) = tokio::join!(told, watched(started.connection));
+                let (told, watched) = tokio::join!(told, watched(started.connection, asked));
                 match (told, watched) {
                     (Ok(()), Ok(next)) => next,
                     (Err(Leaving), _) | (_, Err(Leaving)) => return,
@@ -298,15 +304,14 @@ impl Observer {
         }
     }
 
-    /// The end of what a run wrote, for whoever is told of its own end.
-    async fn tail(&self, run: &RunId, searched: bool) -> Option<Arc<Tails>> {
-        let dir = self.home.run_dir(run.as_str());
-        let secrets = self.live.get(run.as_str()).map(|known| known.request.secrets.clone());
-        let secrets = secrets.unwrap_or_default();
-        let read = move || Tails::since(&dir, Offsets::default(), &secrets).0;
-        let mut tails = tokio::task::spawn_blocking(read).await.ok()?;
-        tails.unsearched = !searched;
-        (!tails.is_empty()).then(|| Arc::new(tails))
+    /// Reads the end of what a run wrote, for whoever is told of its own end.
+    fn read_tail(&self, run: &RunId) -> JoinHandle<(Tails, Offsets)> {
+        let (dir, secrets) = (self.home.run_dir(run.as_str()), self.secrets_of(run));
+        tokio::task::spawn_blocking(move || Tails::since(&dir, Offsets::default(), &secrets))
+    }
+
+    fn secrets_of(&self, run: &RunId) -> Secrets {
+        self.live.get(run.as_str()).map(|known| known.request.secrets.clone()).unwrap_or_default()
     }
 
     /// Whoever waits for an end must not wait for space.
@@ -331,6 +336,8 @@ struct Attending<'a> {
     owed: VecDeque<(Event, Detail)>,
     /// Who looks out for something in its output.
     lookout: Option<Lookout>,
+    /// The end of its output, read from its exit on, while its keeper makes the end durable.
+    read_ahead: Option<JoinHandle<(Tails, Offsets)>>,
     /// What the agent was last said to be doing, and how often it had waited. Not known after a
     /// restart: what was told of it before, the mind knows.
     doing: Option<(Doing, u64)>,
@@ -349,7 +356,7 @@ impl<'a> Attending<'a> {
         }
         let lookout = Lookout::begin(observer, run);
         let (leader, owed, doing) = (None, VecDeque::new(), None);
-        Self { observer, run, leader, owed, lookout, doing }
+        Self { observer, run, leader, owed, lookout, read_ahead: None, doing }
     }
 
     async fn attend(&mut self, mut next: Next) -> Result<(), Leaving> {
@@ -358,7 +365,7 @@ impl<'a> Attending<'a> {
             next = match next {
                 Next::Watch(connection) => {
                     pause = FIRST_PAUSE;
-                    watched(connection).await?
+                    watched(connection, None).await?
                 }
                 Next::Listen(connection, status) => self.listen(connection, *status).await?,
                 Next::LookAgain => self.look(&mut pause).await?,
@@ -436,10 +443,24 @@ impl<'a> Attending<'a> {
             self.owe(event, Detail::Limit(limit.clone())).await?;
         }
         self.charge(end.usage.as_deref());
-        let tail = self.observer.tail(self.run, searched).await;
+        let tail = self.tail(end.output, searched).await;
         let before = self.owed.drain(..).map(|(event, detail)| (event, detail, None)).collect();
         let ended = Ended::Recorded(end);
         self.observer.tell_end_after(self.run, ending, ended, tail, before).await
+    }
+
+    /// The end of what the run wrote. What was read ahead counts if nothing was written since.
+    async fn tail(&mut self, written: OutputTotals, searched: bool) -> Option<Arc<Tails>> {
+        let ahead = match self.read_ahead.take() {
+            Some(read) => read.await.ok().filter(|(_, to)| to.is_end_of(written)),
+            None => None,
+        };
+        let (mut tails, _) = match ahead {
+            Some(read) => read,
+            None => self.observer.read_tail(self.run).await.ok()?,
+        };
+        tails.unsearched = !searched;
+        (!tails.is_empty()).then(|| Arc::new(tails))
     }
 
     /// Passes on what the keeper says, after how things stood. Waiting for it to speak is the
@@ -525,6 +546,7 @@ impl<'a> Attending<'a> {
     }
 
     async fn owe_exit(&mut self, status: kennel_process::ExitStatus) -> Result<(), Leaving> {
+        self.read_ahead = Some(self.observer.read_tail(self.run));
         self.owe(Event::Exited(self.run.clone()), Detail::Exited(status)).await
     }
 
@@ -670,10 +692,13 @@ impl<'a> Attending<'a> {
     }
 }
 
-/// Has a keeper tell what happens. It answers at once or not at all.
-async fn watched(mut keeper: Connection) -> Result<Next, Leaving> {
+/// Has a keeper tell what happens, if it was not asked to before. It answers at once or not at all.
+async fn watched(mut keeper: Connection, asked: Option<Asked>) -> Result<Next, Leaving> {
     let watched = tokio::task::spawn_blocking(move || {
-        let status = keeper.watch_and_ack();
+        let status = match asked {
+            Some(asked) => keeper.status_asked_for(asked),
+            None => keeper.watch_and_ack(),
+        };
         (keeper, status)
     });
     let Ok((keeper, status)) = watched.await else { return Err(Leaving) };

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use kennel_process::{Chunk, Stream, end_of_output, read_output};
+use kennel_process::{Chunk, OutputTotals, Stream, end_of_output, read_output};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -49,6 +49,15 @@ pub(crate) struct Offsets {
     pub(crate) stdout: u64,
     pub(crate) stderr: u64,
     pub(crate) terminal: u64,
+}
+
+impl Offsets {
+    /// True if this is where everything ends that a run wrote.
+    pub(crate) fn is_end_of(self, written: OutputTotals) -> bool {
+        // What a terminal was sent counts as standard output there.
+        self.stdout + self.terminal == written.stdout.written
+            && self.stderr == written.stderr.written
+    }
 }
 
 impl Tails {

@@ -45,6 +45,11 @@ pub struct Connection {
     next_id: u64,
 }
 
+/// A request whose answer is still to come.
+#[derive(Debug)]
+#[must_use]
+pub struct Asked(u64);
+
 /// Something a keeper tells without being asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -149,7 +154,19 @@ impl Connection {
     /// Like [`watch`](Self::watch), and has the keeper wait, a bounded time, for [`ack`](Self::ack)
     /// after the end: for whoever keeps the books.
     pub fn watch_and_ack(&mut self) -> Result<Status, ConnectionError> {
-        self.ask_status(Do::Watch { ack: true })
+        let asked = self.ask_to_watch_and_ack()?;
+        self.status_asked_for(asked)
+    }
+
+    /// Asks for the same and does not wait for the answer: a short run is over before who started
+    /// it has come to that, and a keeper that is busy with an end answers after it.
+    pub fn ask_to_watch_and_ack(&mut self) -> Result<Asked, ConnectionError> {
+        self.send_request(Do::Watch { ack: true })
+    }
+
+    /// Waits for the status that was asked for.
+    pub fn status_asked_for(&mut self, Asked(id): Asked) -> Result<Status, ConnectionError> {
+        status_in(self.reply_to(id)?)
     }
 
     /// Says that the end has been stored: the keeper may leave.
@@ -266,16 +283,18 @@ impl Connection {
     }
 
     fn ask_status(&mut self, what: Do) -> Result<Status, ConnectionError> {
-        match self.ask(what)? {
-            Reply::Status(status) => Ok(*status),
-            Reply::Hello { .. } | Reply::Done | Reply::StartFailed(_) => Err(unexpected()),
-        }
+        status_in(self.ask(what)?)
     }
 
     fn ask(&mut self, what: Do) -> Result<Reply, ConnectionError> {
+        let Asked(id) = self.send_request(what)?;
+        self.reply_to(id)
+    }
+
+    fn send_request(&mut self, what: Do) -> Result<Asked, ConnectionError> {
         let id = self.take_id();
         self.send(&json_frame(&Request { id, what }))?;
-        self.reply_to(id)
+        Ok(Asked(id))
     }
 
     fn send(&mut self, mut frame: &[u8]) -> Result<(), ConnectionError> {
@@ -451,6 +470,13 @@ impl fmt::Display for ConnectionError {
 }
 
 impl std::error::Error for ConnectionError {}
+
+fn status_in(reply: Reply) -> Result<Status, ConnectionError> {
+    match reply {
+        Reply::Status(status) => Ok(*status),
+        Reply::Hello { .. } | Reply::Done | Reply::StartFailed(_) => Err(unexpected()),
+    }
+}
 
 fn unexpected() -> ConnectionError {
     let why = "the keeper's answer does not fit the question";

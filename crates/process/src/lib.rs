@@ -57,7 +57,7 @@ pub use adopt::{
     AdoptError, Adopted, Hurry, Orphan, Swept, adopt, boot_id, ended_by_reboot, has_keeper,
     recorded_start, wake_keeper,
 };
-pub use connection::{ANSWER_BOUND, Connection, ConnectionError, Told, Waited};
+pub use connection::{ANSWER_BOUND, Asked, Connection, ConnectionError, Told, Waited};
 pub use containment::{
     Containment, FoundLeaf, KEEPERS_CGROUP, LeafId, found_leaves, settle_in_cgroup,
     strongest_containment,

@@ -187,23 +187,28 @@ impl Keeper {
             if self.may_leave() {
                 return;
             }
-            let ready = match self.wait(until) {
-                Ok(ready) => ready,
-                Err(e) => {
-                    self.complain("poll", &e);
-                    std::thread::sleep(RETRY_PAUSE);
-                    Vec::new()
-                }
-            };
-            for (token, flags) in ready {
-                self.handle(token, flags);
-            }
-            self.clients.retain(|c| !c.is_broken());
+            self.serve(until);
             let now = sys::boottime();
             self.judge(now);
             self.kept.streams.idle(now);
             self.accept_after = self.accept_after.filter(|after| *after > now);
         }
+    }
+
+    /// Waits until something is ready, at most until then, and handles all that is.
+    fn serve(&mut self, until: Option<Duration>) {
+        let ready = match self.wait(until) {
+            Ok(ready) => ready,
+            Err(e) => {
+                self.complain("poll", &e);
+                std::thread::sleep(RETRY_PAUSE);
+                Vec::new()
+            }
+        };
+        for (token, flags) in ready {
+            self.handle(token, flags);
+        }
+        self.clients.retain(|c| !c.is_broken());
     }
 
     // The ladder.
@@ -355,6 +360,8 @@ impl Keeper {
             self.tell(&Event::Ended(end.clone()));
             let leave_at = sys::boottime() + bound;
             self.ending = Ending::Told { end, leave_at };
+            // Who asked while the end was being written need not wait for the long look.
+            self.serve(Some(Duration::ZERO));
             self.look_outside();
             let _ = failpoint("stop.told");
         }
