@@ -677,6 +677,11 @@ fn what_looks_like_a_credential_is_never_told_nor_kept() {
     );
     let args = ["--watch", "key|sk", "--heartbeat", "1s", "--", "sh", "-c", &script];
     let run = home.start(&args);
+    // What cannot be started is named.
+    let path = format!("/no/{KEY}/such");
+    assert_eq!(home.kennel(&["run", "--slot", "never", "--", &path]).code, 127);
+    let never = home.show("never")["end"]["error"]["message"].to_string();
+    assert!(never.contains("/no/[redacted]/such"), "{never}");
     // It is known also to a daemon that never saw its environment.
     home.kill_daemon();
     home.ok(&["wait", &run]);

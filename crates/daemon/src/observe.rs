@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use kennel_process::{
     Adopted, Asked, Cause, Connection, ConnectionError, End, Event as Told, Hurry, LimitReached,
-    Liveness, Orphan, OutputTotals, Process, Spec, StartError, StartStage, State as KeeperState,
-    Status, Survivor, Swept, Told as Heard, Verdict, adopt, ended_by_reboot,
+    Liveness, Orphan, OutputTotals, Process, Spec, StartError, StartFailure, StartStage,
+    State as KeeperState, Status, Survivor, Swept, Told as Heard, Verdict, adopt, ended_by_reboot,
 };
 use kennel_supervisor::{Doing, Ending, Event, Note, RunId, Stop};
 use tokio::io::Interest;
@@ -165,6 +165,7 @@ impl Observer {
                 Next::LookAgain
             }
             Err(StartError::Failed(failure)) => {
+                let failure = self.without_credentials(run, failure);
                 let ended = Ended::NeverStarted {
                     message: failure.to_string(),
                     failure: Some(failure),
@@ -205,7 +206,7 @@ impl Observer {
         why: &str,
         interrupted: bool,
     ) -> Result<(), Leaving> {
-        let message = why.to_owned();
+        let message = self.secrets_of(run).redact(why.as_bytes());
         let at_ms = Time::now().0;
         let ended = Ended::NeverStarted { message, failure: None, at_ms, interrupted };
         self.tell_end(run, Ending::NeverStarted, ended).await
@@ -314,6 +315,14 @@ impl Observer {
         self.live.get(run.as_str()).map(|known| known.request.secrets.clone()).unwrap_or_default()
     }
 
+    /// Why a program did not start, as it may be told: it names what was asked for.
+    fn without_credentials(&self, run: &RunId, failure: StartFailure) -> StartFailure {
+        let secrets = self.secrets_of(run);
+        let (path, message) = (failure.path.as_bytes(), failure.message.as_bytes());
+        let (path, message) = (secrets.redact(path), secrets.redact(message));
+        StartFailure { path, message, ..failure }
+    }
+
     /// Whoever waits for an end must not wait for space.
     fn foretell_end(&self, run: &RunId, ending: Ending, detail: &Detail) {
         match ending {
@@ -419,7 +428,9 @@ impl<'a> Attending<'a> {
     }
 
     /// The only place where a proof becomes a death.
-    async fn tell_recorded_end(&mut self, end: Box<End>) -> Result<(), Leaving> {
+    async fn tell_recorded_end(&mut self, mut end: Box<End>) -> Result<(), Leaving> {
+        let failure = end.start_error.take();
+        end.start_error = failure.map(|why| self.observer.without_credentials(self.run, why));
         let ending = match &end.verdict {
             Verdict::Dead(_proof) => Ending::Dead,
             Verdict::Lost(_) => Ending::Lost,

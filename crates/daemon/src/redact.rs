@@ -16,8 +16,12 @@ const SHORTEST: usize = 6;
 /// The longest value that is looked for: private keys fit, and a piece of text read to be searched
 /// has to hold one.
 pub(crate) const LONGEST: usize = 16 << 10;
-/// Values of one run that are looked for: each costs a pass.
-const MAX_SECRETS: usize = 64;
+/// Values of one run that are looked for, lines of long ones included: each costs a pass over what
+/// is told, which is short.
+const MAX_SECRETS: usize = 256;
+/// A line of a value that has several is looked for by itself from this length on: output is told
+/// by lines, and a line of a private key has 64.
+const SHORTEST_LINE: usize = 16;
 /// A prime: sums are taken modulo it.
 const MODULUS: u128 = (1 << 61) - 1;
 /// Bits of a sum that are kept.
@@ -39,7 +43,7 @@ impl Secrets {
     pub(crate) fn of(env: &[(Text, Text)], run: &str) -> Self {
         let key = key_of(run);
         let mut of = Vec::new();
-        for value in values(env) {
+        for value in values(env).chain(values(env).flat_map(lines)) {
             let found = Fingerprint(value.len() as u32, kept(sum(value, key)));
             if !of.contains(&found) && of.len() < MAX_SECRETS {
                 of.push(found);
@@ -119,15 +123,24 @@ pub(crate) fn values(env: &[(Text, Text)]) -> impl Iterator<Item = &[u8]> {
     env.iter().filter_map(|(name, value)| {
         let (name, value) = (name.0.as_encoded_bytes(), value.0.as_encoded_bytes());
         let whole = names_a_credential(name).then_some(value);
-        let found = whole.or_else(|| password_in(value))?;
+        let found = whole.or_else(|| password_in(value))?.trim_ascii();
         (SHORTEST..=LONGEST).contains(&found.len()).then_some(found)
     })
+}
+
+/// The lines of a value that has several, without those that say what it is and not what is in it.
+fn lines(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let several = value.contains(&b'\n');
+    let lines = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.filter(move |line| several && line.len() >= SHORTEST_LINE && !line.starts_with(b"-----"))
 }
 
 /// Command lines may quote what the environment has: replaced while the values are known.
 pub(crate) fn redact_argument(argument: &Text, env: &[(Text, Text)]) -> Text {
     let bytes = argument.0.as_encoded_bytes();
-    let values: Vec<&[u8]> = values(env).collect();
+    let mut values: Vec<&[u8]> = values(env).chain(values(env).flat_map(lines)).collect();
+    // One may begin like another: nothing of the longer one is to be left.
+    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while at < bytes.len() {
         match values.iter().find(|value| bytes[at..].starts_with(value)) {
@@ -227,6 +240,29 @@ mod tests {
         }
         let text = b"..sk-123456 end";
         assert_eq!(secrets.redact_from(text, 5), "[redacted] end", "it began before");
+    }
+
+    #[test]
+    fn nothing_of_a_value_is_left_that_begins_like_another_has_lines_or_blanks_around_it() {
+        let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----";
+        let env = env(&[
+            ("A_KEY", "sk-123456"),
+            ("B_KEY", "sk-123456-and-more"),
+            ("C_KEY", key),
+            ("D_KEY", "in-a-file\n"),
+        ]);
+        let secrets = Secrets::of(&env, "run1");
+        for (text, expected) in [
+            ("x sk-123456-and-more y", "x [redacted] y"),
+            ("got MIIEvQIBADANBgkqhkiG9w0B", "got [redacted]"),
+            (key, "[redacted]"),
+            ("-----BEGIN KEY-----", "-----BEGIN KEY-----"),
+            ("--token=in-a-file", "--token=[redacted]"),
+        ] {
+            assert_eq!(secrets.redact(text.as_bytes()), expected, "{text}");
+            let argument = redact_argument(&Text(text.into()), &env);
+            assert_eq!(argument, Text(expected.into()), "{text}");
+        }
     }
 
     #[test]
