@@ -340,6 +340,14 @@ fn the_same_command_in_a_slot_is_started_once_and_what_is_ignored_is_named() {
     let limited = client.call("start", limited);
     assert_eq!(limited["run"], first["run"], "{limited}");
     assert!(limited["ignored"][0].as_str().is_some_and(|s| s.contains("limits")), "{limited}");
+    // Each by its name, if it is not what the run has.
+    let more = json!({"command": "exec sleep 1000", "slot": "server", "watch": [{"pattern": "x"}],
+        "heartbeat_ms": 5000, "notify": "never", "pty": true, "grace_ms": 1});
+    let more = client.call("start", more);
+    assert_eq!(more["run"], first["run"], "{more}");
+    let ignored = more["ignored"][0].as_str().unwrap_or_default();
+    assert!(ignored.starts_with("grace_ms, pty, notify, watch, heartbeat_ms: "), "{more}");
+    assert_eq!(again["ignored"], json!([]), "{again}");
     let other = json!({"command": "exec sleep 1001", "slot": "server"});
     let why = client.refused("start", other, "slot_taken");
     assert!(why.contains(first["run"].as_str().expect("it has an id")), "{why}");
@@ -352,6 +360,16 @@ fn the_same_command_in_a_slot_is_started_once_and_what_is_ignored_is_named() {
     assert_eq!(new, 1, "{answers:?}");
     let first = told(&answers[0])["run"].clone();
     assert!(answers.iter().all(|a| told(a)["run"] == first), "{answers:?}");
+    // What is being stopped does not do it any more.
+    let deaf = json!({"command": "trap '' TERM; sleep 1000", "slot": "deaf"});
+    let first = client.call("start", deaf.clone());
+    let run = first["run"].as_str().expect("it has an id");
+    let stop = format!("/v1/runs/{run}/stop");
+    let (status, said) = home.ask("POST", &stop, "{\"grace_ms\":600000}");
+    assert_eq!((status, &said["state"]), (200, &json!("stopping")), "{said}");
+    let why = client.refused("start", deaf, "slot_taken");
+    assert!(why.contains(run), "{why}");
+    client.call("stop", json!({"runs": ["deaf"], "force": true}));
     let both = client.call("start", json!({"command": "true", "pty": true, "stdin": true}));
     assert!(both["ignored"][0].as_str().is_some_and(|s| s.contains("stdin")), "{both}");
     let empty = client.refused("start", json!({"command": []}), "bad_request");

@@ -27,7 +27,8 @@ use crate::api::view::view;
 use crate::api::{App, wire};
 use crate::random::new_run_id;
 use crate::redact::redact_argument;
-use crate::store::kept::KeptRun;
+use crate::store::format::Request;
+use crate::store::kept::{KeptRun, Standing};
 use crate::store::{Page, Wanted};
 use crate::text::Text;
 
@@ -94,11 +95,11 @@ impl Call {
         loop {
             match self.start_once(&input).await {
                 Err(e) if e.code() == "slot_taken" => match self.already(&input).await? {
-                    Taken::Same(run) => return Ok(self.started(&input, &run, true)),
+                    Taken::Same(run) => return Ok(self.started(&input, &view(&run), Some(&run))),
                     Taken::Nobody if tries < SLOT_TRIES => tries += 1,
                     Taken::Nobody | Taken::Other => return Err(e),
                 },
-                started => return Ok(self.started(&input, &started?, false)),
+                started => return Ok(self.started(&input, &started?, None)),
             }
         }
     }
@@ -167,20 +168,25 @@ impl Call {
         let env = self.environment(&input.env)?;
         let asked = words(&input.command)?;
         let asked: Vec<Text> = asked.iter().map(|word| redact_argument(word, &env)).collect();
-        let same = run.request.command == asked && run.request.cwd == cwd;
+        // What is being stopped does not do it any more.
+        let lives = matches!(run.state, Standing::Starting | Standing::Running);
+        let same = lives && run.request.command == asked && run.request.cwd == cwd;
         if same && self.app.sees(&self.caller, &run).await? {
-            return Ok(Taken::Same(Box::new(view(&run))));
+            return Ok(Taken::Same(Box::new(run)));
         }
         Ok(Taken::Other)
     }
 
-    fn started(&self, input: &inputs::Start, run: &wire::Run, already: bool) -> Answer {
+    fn started(&self, input: &inputs::Start, run: &wire::Run, known: Option<&KeptRun>) -> Answer {
+        let already = known.is_some();
         let mut ignored = Vec::new();
         if input.stdin && input.pty {
-            ignored.push("stdin: a terminal always has an input");
+            ignored.push("stdin: a terminal always has an input".to_owned());
         }
-        if already && (!input.env.is_empty() || input.limits != inputs::Limits::default()) {
-            ignored.push("env, limits: it runs already, with those it was started with");
+        let left = known.map(|known| left_as_it_was(input, &known.request)).unwrap_or_default();
+        if !left.is_empty() {
+            let left = left.join(", ");
+            ignored.push(format!("{left}: it runs already, with what it was started with"));
         }
         let mut value = say::brief(run);
         value["already_running"] = already.into();
@@ -651,9 +657,27 @@ impl Concerns {
     }
 }
 
+/// What was asked for that a run which is there already does not have, by name.
+fn left_as_it_was(asked: &inputs::Start, run: &Request) -> Vec<&'static str> {
+    let watch: Vec<wire::Watch> = asked.watch.iter().map(inputs::Watch::wire).collect();
+    let differs = [
+        // Its values are not kept: it cannot be told whether they are the same.
+        ("env", !asked.env.is_empty()),
+        ("limits", asked.limits != inputs::Limits::default()),
+        ("grace_ms", asked.grace_ms.is_some_and(|asked| asked != run.grace_ms)),
+        ("pty", asked.pty && !run.terminal),
+        ("stdin", asked.stdin && !run.stdin && !run.terminal),
+        ("format", asked.format.is_some() && asked.format != run.format),
+        ("notify", asked.notify.wire() != run.notify),
+        ("watch", !watch.is_empty() && watch != run.watch),
+        ("heartbeat_ms", asked.heartbeat_ms.is_some() && asked.heartbeat_ms != run.heartbeat_ms),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
 /// Who has a slot.
 enum Taken {
-    Same(Box<wire::Run>),
+    Same(Box<KeptRun>),
     Other,
     Nobody,
 }
