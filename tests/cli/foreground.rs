@@ -1,6 +1,7 @@
 //! A run in the foreground: what Ctrl-C, a closed terminal and a reader that leaves mean, and how
 //! we exit. Also stopping all of them, and waiting for several.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
@@ -174,6 +175,44 @@ fn waits_end_as_the_runs_do() {
     assert!(late.err.contains("goes on"), "{late:?}");
     let late = home.kennel(&["wait", "--any", "--timeout", "50ms", &long, &long]);
     assert_eq!(late.code, 124, "{late:?}");
+    home.check();
+}
+
+#[test]
+fn who_waits_for_what_is_long_over_is_answered_at_once_and_what_is_stuck_is_not_unknown() {
+    let home = Home::new();
+    let old = home.start(&["--", "sh", "-c", "exit 7"]);
+    home.kennel(&["wait", &old]);
+    let lost = home.start(&["--", "sleep", "1000"]);
+    home.kill_keeper(&lost);
+    let code = home.kennel(&["wait", &lost]).code;
+    assert_eq!(home.show(&lost)["end"]["cause"], "lost");
+    home.ok(&["down"]);
+    // As good as the retention: all but a day of it has passed.
+    let day = 24 * 60 * 60 * 1000_u64;
+    home.sql(&format!("UPDATE run SET ended_ms = ended_ms - 29 * {day}"));
+    for wait in [&["wait", &old][..], &["wait", "--any", &old], &["wait", &old, "--timeout", "1ms"]]
+    {
+        let said = home.kennel(wait);
+        assert_eq!(said.code, 7, "{wait:?}: {said:?}");
+    }
+    assert_eq!(home.kennel(&["wait", &lost]).code, code, "what was lost is no other than before");
+    // One that nobody can look at is there all the same.
+    let unreadable = home.start(&["--", "sleep", "1000"]);
+    home.kill_daemon();
+    let path = home.run_dir(&unreadable).join("record");
+    let mut record = fs::read(&path).expect("it is there");
+    record[40] ^= 1;
+    fs::write(&path, &record).expect("it can be written");
+    until("it is stuck", || (home.show(&unreadable)["state"] == "stuck").then_some(()));
+    let said = home.kennel(&["--json", "wait", &unreadable]);
+    assert!(!said.err.contains("not_found"), "{said:?}");
+    assert!(said.out.contains("\"stuck\""), "{said:?}");
+    let said = home.kennel(&["--json", "wait", "nobody"]);
+    assert!(said.err.contains("not_found"), "{said:?}");
+    record[40] ^= 1;
+    fs::write(&path, &record).expect("it can be written");
+    until("it is read again", || (home.show(&unreadable)["state"] == "running").then_some(()));
     home.check();
 }
 

@@ -200,6 +200,46 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_goes_by_the_cause_and_not_by_the_status() {
+        use std::sync::Arc;
+
+        use kennel_process::{End, LimitReached, Lost, OutputTotals, UnknownStatus, Verdict};
+        let ended = |cause, status| {
+            let lost = Lost { reason: String::new(), suspects: Vec::new() };
+            let (verdict, output) = (Verdict::Lost(lost), OutputTotals::default());
+            let (start_error, usage, at_ms) = (None, None, 0);
+            let end = End { cause, status, verdict, output, start_error, usage, at_ms };
+            Detail::Ended(Arc::new(Ended::Recorded(Box::new(end))))
+        };
+        let limit = LimitReached { kind: "wall".to_owned(), used: 1.0, max: 1.0 };
+        let unknown = ExitStatus::Unknown(UnknownStatus::KeeperLost);
+        let (fine, term) = (ExitStatus::Exited(0), ExitStatus::Signaled(15));
+        // Which of failure, success and unless-stopped tell of it.
+        for (detail, told) in [
+            (ended(Cause::Exit, fine), [false, true, true]),
+            (ended(Cause::Exit, ExitStatus::Exited(1)), [true, false, true]),
+            (ended(Cause::Exit, term), [true, false, true]),
+            // Asked to end, it said that all was well.
+            (ended(Cause::Stopped, fine), [true, false, false]),
+            (ended(Cause::Killed, ExitStatus::Signaled(9)), [true, false, false]),
+            (ended(Cause::Limit(limit), fine), [true, false, true]),
+            (ended(Cause::Oom(None), ExitStatus::Signaled(9)), [true, false, true]),
+            (ended(Cause::Lost, unknown), [true, false, true]),
+            (Detail::Nothing, [true, false, true]),
+        ] {
+            for kind in [Kind::Ended, Kind::Settled, Kind::LimitReached] {
+                let filters = [Notify::Failure, Notify::Success, Notify::UnlessStopped];
+                let is_told = filters.map(|notify| !is_quiet(kind, notify, &detail));
+                assert_eq!(is_told, told, "{kind:?}, {detail:?}");
+                assert!(!is_quiet(kind, Notify::Always, &detail));
+                assert!(is_quiet(kind, Notify::Never, &detail));
+            }
+            assert!(!is_quiet(Kind::WatchMatch, Notify::Success, &detail));
+            assert!(is_quiet(Kind::WatchMatch, Notify::Never, &detail));
+        }
+    }
+
+    #[test]
     fn what_a_notice_is_called_says_what_it_is() {
         let story = || About::Story(StoryRef::new(&"shop".into(), &"7-login".into()));
         let provider = |name: &str| About::Provider(name.into());
