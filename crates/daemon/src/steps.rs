@@ -219,8 +219,6 @@ impl Step {
     pub(crate) const LOOK_NAME: &str = "kennel-look";
     /// The name of a merge.
     pub(crate) const MERGE_NAME: &str = "kennel-merge";
-    /// The name of a removal.
-    const REMOVE_NAME: &str = "kennel-remove";
     /// The name of a landing.
     pub(crate) const LAND_NAME: &str = "kennel-land";
     /// The name of a removal.
