@@ -91,7 +91,7 @@ impl Full {
     }
 
     /// So many pages are left.
-    fn but_for(place: &Path, pages: u64) -> Self {
+    pub(crate) fn but_for(place: &Path, pages: u64) -> Self {
         let filler = place.join("filler");
         let mut file = fs::File::create(&filler).expect("the disk takes a file");
         for size in [1 << 16, 1 << 12, 1] {

@@ -34,6 +34,7 @@ mod slots;
 mod storied;
 mod stories;
 mod stories_crashes;
+mod stories_disks;
 mod stories_faults;
 mod stories_review;
 mod stories_survive;

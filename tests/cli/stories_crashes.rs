@@ -70,13 +70,12 @@ fn rounds() -> u64 {
 }
 
 /// A coder that does its work once, in as many files as make git take its time.
-const CODES_ONCE: &str = r#"[ -e "$KENNEL_STORY.txt" ] || {
-    mkdir "$KENNEL_STORY"
+const CODES_ONCE: &str = r#"
+    rm -f "$(git rev-parse --git-path index.lock)"
+    mkdir -p "$KENNEL_STORY"
     for n in 1 2 3 4 5 6 7 8 9; do echo "$n" > "$KENNEL_STORY/$n"; done
-    echo "$KENNEL_STORY" >> a
-    git checkout -q a
-    commit "$KENNEL_STORY.txt" work work
-}"#;
+    git add -A
+    git diff --cached --quiet || git commit -q -m "$KENNEL_STORY: work""#;
 
 /// Crashes of one round's stories on their way to done, and of their removal: what comes between
 /// two crashes takes a second or so, and a round must come to its end.

@@ -354,35 +354,54 @@ half_landed() {
     refuse half_landed "$holder was being moved from $was to $to when that was cut off, and $1: look \
 with git status, then git reset --hard to one of the two"
 }
+# Nothing is written for it: there may be no room.
 undo_files() {
-    err=$( { h diff-tree -r -z --no-renames --name-status "$was" "$to" | lines >"$notes/list"; } 2>&1) &&
-        err=$( { : >"$notes/ours" && : >"$notes/missing"; } 2>&1) || fail 'failed to undo a landing' "$err"
-    while IFS= read -r how && IFS= read -r name; do
-        n=$(printf %s "$name" | LC_ALL=C tr '\001' '\n' && printf x) && n=${n%x}
-        at=$holder/$n
-        if [ -e "$at" ] || [ -L "$at" ]; then
-            # A directory in its place, or a link on the way there, is seen below.
-            if [ -d "$at" ] && ! [ -L "$at" ] || link_above "$holder" "$n"; then continue; fi
-            if [ "$how" != A ] && h --literal-pathspecs diff-files --quiet -- "$n"; then continue; fi
-            is_beginning || half_landed "$n is neither as it was nor as it will be"
-            printf '%s\n' "$name" >>"$notes/ours" || fail 'failed to undo a landing' 'No space left on device'
-        fi
-        [ "$how" = A ] || printf '%s\n' "$name" >>"$notes/missing" ||
-            fail 'failed to undo a landing' 'No space left on device'
-    done <"$notes/list"
-    while IFS= read -r name; do
-        n=$(printf %s "$name" | LC_ALL=C tr '\001' '\n' && printf x) && n=${n%x}
-        rm -f -- "$holder/$n"
-        # Directories that came with it go with it, if nothing else is in them.
-        while case $n in */*) ;; *) false ;; esac && n=${n%/*} && rmdir -- "$holder/$n" 2>/dev/null; do :; done
-    done <"$notes/ours"
-    err=$(unlines <"$notes/missing" | h checkout-index -q -z --stdin 2>&1)
+    ask h diff-tree -r --no-renames --name-status "$was" "$to"
+    changed=$(h diff-tree -r -z --no-renames --name-status "$was" "$to" | lines)
+    ours=$(each_changed name_ours) || half_landed "${ours##*"$newline"} is neither as it was nor as it will be"
+    each_line "$ours" take_away
+    err=$(each_changed name_missing | unlines | h checkout-index -q -z --stdin 2>&1)
     h update-index -q --refresh >/dev/null 2>&1
-    rm -f "$notes/list" "$notes/ours" "$notes/missing"
     if same_files "$was"; then return; fi
     if is_full "$holder"; then refuse disk_full "failed to undo a landing in $holder: there is no room left"; fi
     half_landed "it cannot be undone${err:+: $err}"
 }
+# each_changed COMMAND: for every file that differs, with $how, $name, $n and $at. Ends where it fails.
+each_changed() {
+    printf '%s\n' "$changed" | while IFS= read -r how && IFS= read -r name; do
+        whole_name
+        "$1" || exit
+    done
+}
+# each_line LINES COMMAND
+each_line() {
+    printf '%s\n' "$1" | while IFS= read -r name; do
+        whole_name
+        if [ -n "$name" ]; then "$2"; fi
+    done
+}
+whole_name() {
+    n=$(printf %s "$name" | LC_ALL=C tr '\001' '\n' && printf x) && n=${n%x}
+    at=$holder/$n
+}
+name_ours() {
+    # A directory in its place, or a link on the way there, is seen in the end.
+    if [ -d "$at" ] && ! [ -L "$at" ] || link_above "$holder" "$n"; then return; fi
+    if [ ! -e "$at" ] && [ ! -L "$at" ]; then return; fi
+    if [ "$how" != A ] && h --literal-pathspecs diff-files --quiet -- "$n" </dev/null; then return; fi
+    printf '%s\n' "$name"
+    is_beginning </dev/null
+}
+name_missing() {
+    if [ "$how" = A ] || [ -e "$at" ] || [ -L "$at" ]; then return; fi
+    printf '%s\n' "$name"
+}
+take_away() {
+    rm -f -- "$at"
+    # Directories that came with it go with it, if nothing else is in them.
+    while case $n in */*) ;; *) false ;; esac && n=${n%/*} && rmdir -- "$holder/$n" 2>/dev/null; do :; done
+}
+
 # link_above DIRECTORY NAME: true if a part of the way from one to the other is a link.
 link_above() {
     up=$1/$2 up=${up%/*}
