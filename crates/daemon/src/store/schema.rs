@@ -161,7 +161,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
         tx.pragma_update(None, "user_version", SCHEMA)?;
         tx.commit()
     };
-    make(connection).map_err(StoreError::to("migrate the store"))
+    make(connection).map_err(StoreError::to("migrate the store, which is as it was"))
 }
 
 fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), StoreError> {
@@ -194,20 +194,54 @@ pub(super) fn backup_path(path: &Path, version: i64) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A whole copy, made by SQLite itself: a copy of the file would miss what is in its log.
+/// A whole copy, made by SQLite itself: a copy of the file would miss what is in its log. It gets
+/// its name when it is whole and on disk.
 fn back_up(connection: &Connection, path: &Path, version: i64) -> Result<(), StoreError> {
     let copy = backup_path(path, version);
-    match std::fs::remove_file(&copy) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(StoreError::Io(e)),
-        Ok(()) | Err(_) => {}
+    let half = with_ending(&copy, ".half");
+    remove_half(&half)?;
+    let made = copy_into(connection, &half).and_then(|()| {
+        std::fs::rename(&half, &copy).map_err(StoreError::Io)?;
+        let dir = copy.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all());
+        dir.map_err(StoreError::Io)
+    });
+    if made.is_err() {
+        // What is there of it takes the room that there is too little of.
+        remove_half(&half)?;
     }
-    let text = copy.to_str().ok_or_else(|| {
-        StoreError::Io(io::Error::new(io::ErrorKind::InvalidInput, "the home's path is no text"))
-    })?;
-    connection.execute("VACUUM INTO ?", [text]).map_err(StoreError::to("back up the store"))?;
-    File::open(&copy).and_then(|file| file.sync_all()).map_err(StoreError::Io)?;
+    made?;
     tracing::info!("the store is migrated; a copy from before is {}", copy.display());
     Ok(())
+}
+
+fn copy_into(connection: &Connection, to: &Path) -> Result<(), StoreError> {
+    let text = to.to_str().ok_or_else(|| {
+        StoreError::Io(io::Error::new(io::ErrorKind::InvalidInput, "the home's path is no text"))
+    })?;
+    let made = connection.execute("VACUUM INTO ?", [text]);
+    made.map_err(StoreError::to(
+        "copy the store before it is migrated, for which its disk needs as much room again",
+    ))?;
+    File::open(to).and_then(|file| file.sync_all()).map_err(StoreError::Io)
+}
+
+/// The beginning of a copy, and what SQLite keeps beside it and would take for the next one's.
+fn remove_half(half: &Path) -> Result<(), StoreError> {
+    remove_if_there(half)?;
+    remove_if_there(&with_ending(half, "-journal"))
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+fn remove_if_there(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(StoreError::Io(e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]
