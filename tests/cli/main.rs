@@ -40,4 +40,5 @@ mod stories_review;
 mod stories_survive;
 mod terminal;
 mod upgrade;
+mod user;
 mod vm;

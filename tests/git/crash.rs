@@ -531,6 +531,15 @@ fn a_landing_that_was_cut_off_anywhere_is_undone_and_done_again() {
         cut_off.world.check_main();
         assert!(!cut_off.look());
     }
+    // Another story has landed meanwhile: what is new and not tracked hindered nobody.
+    let cut_off = CutOff::new("overtaken");
+    cut_off.world.write("new/er/\"it's\"\n", "some");
+    cut_off.world.write("mine", "mine\n");
+    cut_off.world.git(&["mv", "run", "ran"]);
+    cut_off.world.git(&["commit", "-q", "-m", "other"]);
+    cut_off.world.refused(&cut_off.step(), Refused::BaseMoved);
+    assert_eq!(cut_off.world.git(&["status", "--porcelain"]), "?? mine");
+    assert!(!cut_off.look());
     // It was undone, or done, by hand.
     for to in ["main", "kennel/fix-it"] {
         let cut_off = CutOff::new("by-hand");

@@ -97,15 +97,18 @@ pub(crate) fn down(args: &DownArgs, client: &Client, out: &Out) -> Result<u8, Fa
         for run in &shutdown.stopped {
             say(&format!("{}: {}", run.id, render::ending(run).unwrap_or_default()));
         }
-        say(&format!("kennel: the daemon left{}", left_words(shutdown.left.len())));
+        say(&format!("kennel: the daemon left{}", left_words(shutdown.left.len(), args.stop_runs)));
     }
     Ok(if args.stop_runs && !shutdown.left.is_empty() { FAILED } else { 0 })
 }
 
-fn left_words(left: usize) -> String {
-    match left {
-        0 => String::new(),
-        1 => "; 1 run goes on under its keeper".to_owned(),
-        n => format!("; {n} runs go on under their keepers"),
+/// Who was to be stopped and is left is stuck or lost, and may have no keeper any more.
+fn left_words(left: usize, were_to_stop: bool) -> String {
+    match (left, were_to_stop) {
+        (0, _) => String::new(),
+        (1, false) => "; 1 run goes on under its keeper".to_owned(),
+        (n, false) => format!("; {n} runs go on under their keepers"),
+        (1, true) => "; 1 run is not proven dead: `kennel ps` names it".to_owned(),
+        (n, true) => format!("; {n} runs are not proven dead: `kennel ps` names them"),
     }
 }

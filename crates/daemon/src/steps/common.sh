@@ -343,9 +343,12 @@ recover_landing() {
             hold_index
             move_files "$to" "$was" || fail 'failed to undo a landing' "$err"
             drop_index_locks
-        # Any other index is the user's, who has been there since.
         elif same_index "$was"; then
             undo_files
+        else
+            # Somebody has been there since, or another story has landed: tracked files are theirs.
+            changed=$(h diff-tree -r -z --no-renames --name-status "$was" "$to" | lines)
+            each_line "$(each_changed name_untracked)" take_away
         fi
     fi
     forget landing
@@ -391,6 +394,11 @@ name_ours() {
     if [ "$how" != A ] && h --literal-pathspecs diff-files --quiet -- "$n" </dev/null; then return; fi
     printf '%s\n' "$name"
     is_beginning </dev/null
+}
+name_untracked() {
+    if [ "$how" != A ] || [ ! -f "$at" ] && [ ! -L "$at" ] || link_above "$holder" "$n" ||
+        h --literal-pathspecs ls-files --error-unmatch -- "$n" >/dev/null 2>&1 </dev/null; then return; fi
+    if is_beginning </dev/null; then printf '%s\n' "$name"; fi
 }
 name_missing() {
     if [ "$how" = A ] || [ -e "$at" ] || [ -L "$at" ]; then return; fi
