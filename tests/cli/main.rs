@@ -36,6 +36,7 @@ mod stories;
 mod stories_crashes;
 mod stories_disks;
 mod stories_faults;
+mod stories_meddled;
 mod stories_review;
 mod stories_survive;
 mod terminal;

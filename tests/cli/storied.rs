@@ -178,6 +178,11 @@ impl<'a> Repo<'a> {
         Self { home, dir: home.path().join(repo_name(home, name)) }
     }
 
+    /// One that another home has made.
+    pub(crate) fn at(home: &'a Home, dir: &Path) -> Self {
+        Self { home, dir: dir.to_owned() }
+    }
+
     /// Gives it another file, and trusts that.
     pub(crate) fn configure(&self, file: &str) {
         self.put_file(file);

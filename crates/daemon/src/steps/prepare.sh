@@ -65,7 +65,8 @@ if [ -z "$admin" ]; then
         refuse path_taken "$path is there and is no directory"
     fi
     if [ -d "$path" ] && [ -n "$(ls -A "$path")" ]; then
-        refuse path_taken "$path is there, is not empty, and is no worktree of $repo"
+        refuse path_taken "$path is there, is not empty, and is no worktree of $repo: move it away; what is \
+committed for the story is on $branch"
     fi
     g check-ref-format "refs/heads/$branch" || refuse branch_taken "$branch is no name for a branch"
     if g rev-parse --verify --quiet "refs/heads/$branch" >/dev/null; then

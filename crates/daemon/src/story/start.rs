@@ -299,20 +299,35 @@ impl Hands {
         request.set_env.extend(own);
     }
 
-    /// Sees to it that the worktree is there, and notes how the main checkout stands.
+    /// Sees to it that the worktree is there, and notes how the main checkout stands. A directory
+    /// that git knows nothing of is no worktree: nobody could commit there.
     async fn stand(&self, step: &StepId, known: &Known, place: &Place) -> Result<(), NotAsked> {
         if !place.worktree.is_dir() {
-            let project = &known.now.said.project;
-            let (copy, setup) = (project.copy.clone(), project.setup.clone());
-            let what = Step::Prepare { place: place.clone(), copy, setup };
-            let made = self.errand(step, known, Errand::Prepare, &what).await?;
-            if !matches!(made, StepOutcome::Prepared { .. }) {
-                return Err(no(why_not(&made)));
-            }
+            self.prepared(step, known, place).await?;
         }
         let what = Step::Look { place: place.clone() };
-        let looked = self.baseline(step, known, &what).await?;
-        if matches!(looked, StepOutcome::Looked(_)) { Ok(()) } else { Err(no(why_not(&looked))) }
+        match self.baseline(step, known, &what).await? {
+            StepOutcome::Looked(looked) if looked.worktree.is_some() => Ok(()),
+            StepOutcome::Looked(_) => self.prepared(step, known, place).await,
+            other @ (StepOutcome::Refused { .. }
+            | StepOutcome::Broken { .. }
+            | StepOutcome::Prepared { .. }
+            | StepOutcome::Saved(_)
+            | StepOutcome::NothingToSave
+            | StepOutcome::Merged { .. }
+            | StepOutcome::Conflict { .. }
+            | StepOutcome::Landed { .. }
+            | StepOutcome::Removed { .. }) => Err(no(why_not(&other))),
+        }
+    }
+
+    /// Has a worktree made again that somebody took away.
+    async fn prepared(&self, step: &StepId, known: &Known, place: &Place) -> Result<(), NotAsked> {
+        let project = &known.now.said.project;
+        let (copy, setup) = (project.copy.clone(), project.setup.clone());
+        let what = Step::Prepare { place: place.clone(), copy, setup };
+        let made = self.errand(step, known, Errand::Prepare, &what).await?;
+        if matches!(made, StepOutcome::Prepared { .. }) { Ok(()) } else { Err(no(why_not(&made))) }
     }
 
     /// What the last merge before a landing came to.
