@@ -77,7 +77,7 @@ pub(super) fn description(story: &wire::Story, now: Time) -> String {
     let mut lines = vec![
         ("story", story.id.clone()),
         ("title", story.title.clone()),
-        ("stage", format!("{} ({})", story.stage, story.progress)),
+        ("stage", stage(story)),
     ];
     let because = story.hold_because.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     lines.extend(story.hold.as_ref().map(|hold| ("hold", format!("{hold}{because}"))));
@@ -109,6 +109,14 @@ pub(super) fn description(story: &wire::Story, now: Time) -> String {
     all.extend(block("text", told.lines().map(visible)));
     all.extend(block("history", story.history.iter().map(happened)));
     all.join("\n")
+}
+
+/// Its stage, and how far it has come there if it has.
+fn stage(story: &wire::Story) -> String {
+    match story.progress.as_str() {
+        "fresh" => story.stage.clone(),
+        progress => format!("{} ({progress})", story.stage),
+    }
 }
 
 /// Lines beside one name.
@@ -343,7 +351,7 @@ note: claude takes no more until 1970-01-01T00:01:30.000Z, in 30.0 s; `kennel st
             "\
 story      login
 title      The login
-stage      current (fresh)
+stage      current
 waits      is tried again (until 1970-01-01T00:01:01.000Z, in 1 m 0 s)
 after      users, store
 agent      coder
