@@ -213,8 +213,9 @@ fn of_stories_whose_worktrees_were_deleted_merged_branches_go_and_the_others_are
     until_told(&home, "up open");
     repo.story(&["freeze", "open"]);
     repo.until("open", "has no run", |story| story["step"].is_null());
-    repo.story(&["unblock", "open"]);
+    // In this order nobody begins, who would have its worktree made again.
     repo.story(&["move", "open", "backlog"]);
+    repo.story(&["unblock", "open"]);
     let root = repo.worktree("done").expect("it has one");
     fs::remove_dir_all(root.parent().expect("it is below one")).expect("it can be removed");
     for (id, notes) in [
