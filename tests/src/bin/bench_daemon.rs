@@ -98,6 +98,13 @@ fn now_ns() -> u128 {
     now.expect("it is after 1970").as_nanos()
 }
 
+/// Programs that say when they end: one right after its start, which is still being told to all
+/// who follow, and one that has run for a while.
+const PROGRAMS: [(&str, &[&str]); 2] = [
+    ("at once", &["date", "+%s%N"]),
+    ("after 50 ms", &["sh", "-c", "sleep 0.05; exec date +%s%N"]),
+];
+
 /// From the last instruction of a program to the notice of its end at each follower.
 fn deaths(home: &Home) {
     home.run(&["ps"]);
@@ -114,30 +121,42 @@ fn deaths(home: &Home) {
             let ready = heard.recv_timeout(PATIENCE).expect("it follows");
             assert!(ready.is_none(), "nobody has died yet");
         }
-        let (mut took, mut floor) = (Vec::new(), Vec::new());
-        for _ in 0..DEATHS {
-            home.run(&["run", "-d", "--", "date", "+%s%N"]);
-            for _ in 0..followers {
-                let told = heard.recv_timeout(PATIENCE).expect("it is told");
-                took.push(told.expect("a death"));
-            }
-            floor.push(bare_death(&home.path.join("floor")));
+        for (when, program) in PROGRAMS {
+            deaths_of(home, followers, when, program, &heard);
         }
-        let at = |times: &mut Vec<Duration>, part: f64| {
-            times.sort_unstable();
-            times[((times.len() - 1) as f64 * part) as usize]
-        };
-        println!(
-            "- {DEATHS} deaths, {followers} followers: p50 {:.2?}, p99 {:.2?}; floor (exit, wait, \
-             synced append, one socket): p50 {:.2?}, p99 {:.2?}; p50 is {:.1} of it",
-            at(&mut took, 0.5),
-            at(&mut took, 0.99),
-            at(&mut floor, 0.5),
-            at(&mut floor, 0.99),
-            at(&mut took, 0.5).as_secs_f64() / at(&mut floor, 0.5).as_secs_f64(),
-        );
     }
     home.run(&["down"]);
+}
+
+fn deaths_of(
+    home: &Home,
+    followers: usize,
+    when: &str,
+    program: &[&str],
+    heard: &std::sync::mpsc::Receiver<Option<Duration>>,
+) {
+    let (mut took, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..DEATHS {
+        home.run(&[&["run", "-d", "--"], program].concat());
+        for _ in 0..followers {
+            let told = heard.recv_timeout(PATIENCE).expect("it is told");
+            took.push(told.expect("a death"));
+        }
+        floor.push(bare_death(&home.path.join("floor")));
+    }
+    let at = |times: &mut Vec<Duration>, part: f64| {
+        times.sort_unstable();
+        times[((times.len() - 1) as f64 * part) as usize]
+    };
+    println!(
+        "- {DEATHS} deaths {when}, {followers} followers: p50 {:.2?}, p99 {:.2?}; floor (exit, \
+         wait, synced append, one socket): p50 {:.2?}, p99 {:.2?}; p50 is {:.1} of it",
+        at(&mut took, 0.5),
+        at(&mut took, 0.99),
+        at(&mut floor, 0.5),
+        at(&mut floor, 0.99),
+        at(&mut took, 0.5).as_secs_f64() / at(&mut floor, 0.5).as_secs_f64(),
+    );
 }
 
 /// Follows notices as server-sent events; tells how long after its program's own time each end
