@@ -74,11 +74,8 @@ fn dollars(amount: f64) -> String {
 
 /// Everything about one story.
 pub(super) fn description(story: &wire::Story, now: Time) -> String {
-    let mut lines = vec![
-        ("story", story.id.clone()),
-        ("title", story.title.clone()),
-        ("stage", stage(story)),
-    ];
+    let mut lines =
+        vec![("story", story.id.clone()), ("title", story.title.clone()), ("stage", stage(story))];
     let because = story.hold_because.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     lines.extend(story.hold.as_ref().map(|hold| ("hold", format!("{hold}{because}"))));
     lines.extend(story.leaving.as_deref().map(|how| ("leaving", leaving(how).to_owned())));
