@@ -223,9 +223,10 @@ fn rest(what: &str, world: &World) {
         .collect();
     watch(what, &keepers);
     let (_, file) = world.session(KEEPERS);
-    usual_lines(&file, LARGE / 8);
     let run = world.start(KEEPERS, limit, &[&program, "quiet", &file.to_string_lossy()]);
-    world.counted(&run, LARGE / 8 / LINE_BYTES);
+    world.counted(&run, 1);
+    usual_lines(&file, LARGE / 8);
+    world.counted(&run, LARGE / 8 / LINE_BYTES + 1);
     watch(&format!("{what}; one keeper, file of {} MB", (LARGE / 8) >> 20), &[world.keeper(&run)]);
 }
 
@@ -272,9 +273,11 @@ fn number(file: &Path, name: &str) -> u64 {
 /// The length of each line that [`usual_lines`] writes.
 const LINE_BYTES: u64 = 4096;
 
-/// A transcript of so many bytes, a response in each line.
+/// Adds so many bytes to a transcript, a response in each line. Only what is written while a run
+/// lives is counted for it.
 fn usual_lines(path: &Path, bytes: u64) {
-    let mut file = std::io::BufWriter::new(File::create(path).expect("it can be made"));
+    let file = File::options().append(true).create(true).open(path).expect("it can be made");
+    let mut file = std::io::BufWriter::new(file);
     for n in 0..bytes / LINE_BYTES {
         let head = format!(
             "{{\"type\":\"assistant\",\"requestId\":\"q{n}\",\"message\":{{\"id\":\"m{n}\",\
@@ -304,11 +307,6 @@ fn memory(world: &World) {
         let (_, file) = world.session(n);
         let path = file.to_string_lossy().into_owned();
         let said = what.ends_with("said");
-        match (what.contains("one line"), said) {
-            (false, _) => usual_lines(&file, bytes),
-            (true, false) => hole(&file, bytes),
-            (true, true) => {}
-        }
         let script = if said { format!("{pours} {bytes} letters; echo; ") } else { String::new() };
         // In a file of its own: flags of the client are put behind the program's name.
         let program = world.path.join(format!("shape{n}"));
@@ -317,8 +315,18 @@ fn memory(world: &World) {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&program, all).expect("it is ours");
         let run = world.start(n, ["--max-budget-usd", "1000"], &[&program.to_string_lossy()]);
-        let lines = if what.contains("in lines") { bytes / LINE_BYTES } else { 0 };
-        world.counted(&run, lines + 1);
+        world.counted(&run, 1);
+        let more = match (what.contains("one line"), said) {
+            (false, _) => bytes,
+            (true, false) => {
+                hole(&file, bytes);
+                // It has been read when what comes after it is counted.
+                LINE_BYTES
+            }
+            (true, true) => 0,
+        };
+        usual_lines(&file, more);
+        world.counted(&run, more / LINE_BYTES + 1);
         let status = PathBuf::from(format!("/proc/{}/status", world.keeper(&run)));
         let (most, own) = (number(&status, "VmHWM"), number(&status, "RssAnon"));
         println!("| {what} | {most} kB | {own} kB |");
